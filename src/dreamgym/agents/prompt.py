@@ -1,0 +1,36 @@
+"""How a policy is prompted and how its action is read: one grammar for dream and real worlds."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from dreamgym.llm.base import Message
+from dreamgym.types import Completion, Turn
+
+_ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
+_THINK = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
+_MAX_CHARS = 200
+
+
+def policy_messages(turns: Sequence[Turn], state: str) -> list[Message]:
+    """The whole episode so far: what the agent saw as `user`, what it wrote as `assistant`."""
+    messages: list[Message] = []
+    for turn in turns:
+        ids = turn.completion.ids if turn.completion else ()
+        messages += [Message("user", turn.state), Message("assistant", turn.action, ids)]
+    return [*messages, Message("user", state)]
+
+
+def read_action(completion: Completion) -> str | None:
+    """The one action a completion states, or nothing. Prose and a second action are no action.
+
+    Compared in normal form (NFKC, no zero-width characters, one line); the completion keeps what
+    was really written, and that is what is trained on.
+    """
+    text = _THINK.sub("", completion.text)
+    text = _ZERO_WIDTH.sub("", unicodedata.normalize("NFKC", text)).replace("\r", "").strip()
+    if not text or "\n" in text or len(text) > _MAX_CHARS or "<think>" in text:
+        return None
+    return text

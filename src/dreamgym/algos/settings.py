@@ -1,0 +1,29 @@
+"""The settings of training. They stand apart from the code: reading a recipe must not load torch."""
+
+from __future__ import annotations
+
+from dreamgym.settings import Settings
+
+
+class SFTConfig(Settings):
+    num_tokens: int = 1_000_000
+    """How long to train, in tokens read."""
+    tokens_per_step: int = 800
+    """Small steps: a new model must form its copying skill, which takes steps rather than tokens."""
+    learning_rate: float = 3e-3
+    warmup_steps: int = 30
+    save_every: int = 200_000
+    """Tokens between checkpoints of a fit in progress."""
+
+
+class LearnerConfig(Settings):
+    learning_rate: float = 3e-4
+    epochs: int = 1
+    """Passes over the episodes of one update."""
+    minibatches: int = 2
+    """Optimiser steps per pass."""
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
+    micro_tokens: int = 8_192
+    """Padded tokens per forward pass; changes memory, not the gradient."""

@@ -1,0 +1,208 @@
+"""Makes a run's parts from its config: games, offline experience, models."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from dreamgym.agents.prompt import policy_messages
+from dreamgym.algos.batch import conversation_row
+from dreamgym.algos.sft import fit
+from dreamgym.config import RunConfig, WorldConfig
+from dreamgym.envs.alfworld.demonstrate import collect_offline, demonstrate
+from dreamgym.envs.alfworld.facts import true_household
+from dreamgym.envs.alfworld.fast import FastGame
+from dreamgym.envs.alfworld.furnish import RoomSpec
+from dreamgym.envs.alfworld.games import Game, content_hash, load_games
+from dreamgym.envs.alfworld.generate import generate_games
+from dreamgym.envs.alfworld.text import AlfworldText
+from dreamgym.envs.text import Annotation
+from dreamgym.experience.corpus import experience_corpus
+from dreamgym.experience.dream import DreamWorld
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.llm.base import Message
+from dreamgym.llm.local import Encoder, LocalLLM
+from dreamgym.llm.tiny import make_llama, train_tokenizer
+from dreamgym.replay.checks import Provenance
+from dreamgym.replay.retrieve import LexicalRetriever
+from dreamgym.replay.store import ReplayStore
+from dreamgym.types import DreamGymError, Episode, Task
+
+OnTokens = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Games:
+    """Games to learn from and games to measure on; no content stands in both."""
+
+    train: tuple[Game, ...]
+    eval: tuple[Game, ...]
+
+
+def make_games(cfg: WorldConfig, seed: int) -> Games:
+    """Raises DreamGymError where a game to measure on is also one to learn from."""
+    if cfg.games == "generated":
+        spec = RoomSpec(receptacles=(cfg.min_places, cfg.max_places))
+        train = generate_games(
+            cfg.num_train, seed=seed, split="train", spec=spec, tasks_per_room=cfg.tasks_per_room
+        )
+        held_out = generate_games(cfg.num_eval, seed=seed, split=cfg.eval_split, spec=spec)
+    else:
+        train = list(load_games(cfg.games, "train", cfg.num_train))
+        held_out = list(load_games(cfg.games, cfg.eval_split, cfg.num_eval))
+    seen = {content_hash(game) for game in train}
+    leaked = [game.id for game in held_out if content_hash(game) in seen]
+    if leaked:
+        raise DreamGymError(f"{leaked[0]} is among the games to learn from: choose another split")
+    return Games(tuple(train), tuple(held_out))
+
+
+def fill_store(
+    cfg: RunConfig,
+    games: Sequence[Game],
+    store: ReplayStore,
+    on_episode: Callable[[int], None] = lambda n: None,
+) -> dict[str, int]:
+    """Offline experience into the replay buffer; returns what became of it.
+
+    Episodes are made from the seed, so that a killed collection starts again and finds what it had
+    stored as exact duplicates.
+    """
+    counts: dict[str, int] = {}
+    number = itertools.count(1)
+    for agent in ("expert", "noisy", "random"):
+        mix = {agent: getattr(cfg.offline, agent)}
+        episodes = collect_offline(games, mix, cfg.seed, max_turns=cfg.offline.max_turns)
+        provenance = Provenance(run="offline", agent=agent, split="train", env="alfworld")
+        counted = (e for e in episodes if on_episode(next(number)) is None)
+        report = store.add_episodes(counted, provenance=provenance).as_dict()
+        counts |= {
+            f"{agent}_{key}": value for key, value in report.items() if isinstance(value, int)
+        }
+    return counts
+
+
+def experience_rows(
+    cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore, encoder: Encoder
+):
+    """The experience model's training rows; the longest that do not fit its context are left out."""
+    retriever = LexicalRetriever.from_store(store) if cfg.experience.k else None
+    corpus = experience_corpus(
+        episodes, AlfworldText(), retriever=retriever, k=cfg.experience.k, seed=cfg.seed
+    )
+    rows = [conversation_row(messages, encoder) for messages in corpus]
+    return [row for row in rows if len(row.ids) < cfg.model.context]
+
+
+def corpus_texts(cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore) -> list[str]:
+    """What the tokenizer is trained on: a sample of the offline text as it will be prompted."""
+    sample = episodes[:: max(1, len(episodes) // 400)]
+    corpus = experience_corpus(sample, AlfworldText(), retriever=None, k=0, seed=cfg.seed)
+    return [message.text for messages in corpus for message in messages]
+
+
+def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: OnTokens) -> float:
+    """Tokenizer and experience model from the store's offline episodes (Eq. 5), into `folder`."""
+    episodes = list(store.episodes(world="real", split="train"))
+    tokenizer = train_tokenizer(corpus_texts(cfg, episodes, store), cfg.model.vocab_size)
+    rows = experience_rows(cfg, episodes, store, Encoder(tokenizer))
+    torch.manual_seed(cfg.seed)
+    model = make_llama(
+        len(tokenizer),
+        width=cfg.model.width,
+        layers=cfg.model.layers,
+        heads=cfg.model.heads,
+        context=cfg.model.context,
+    )
+    loss = fit(
+        model,
+        rows,
+        cfg.fit,
+        seed=cfg.seed,
+        checkpoint=folder.with_name("fit.checkpoint"),
+        on_step=on_step,
+    )
+    save_model(model, tokenizer, folder)
+    return loss
+
+
+def clone_policy(
+    cfg: RunConfig, store: ReplayStore, experience: Path, folder: Path, on_step: OnTokens
+) -> float:
+    """Behaviour cloning, from the experience model's weights: it has learnt the language."""
+    model, tokenizer = load_model(experience)
+    encoder = Encoder(tokenizer)
+    demonstrations = store.episodes(
+        world="real", split="train", agent="expert", success=True, limit=cfg.clone.demonstrations
+    )
+    rows = []
+    for episode in demonstrations:
+        messages = policy_messages(episode.turns[:-1], episode.turns[-1].state)
+        rows.append(
+            conversation_row([*messages, Message("assistant", episode.turns[-1].action)], encoder)
+        )
+    loss = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
+    save_model(model, tokenizer, folder)
+    return loss
+
+
+def training_tasks(games: Games, store: ReplayStore) -> list[Task]:
+    """The training games' tasks, with the first states that the offline logs show."""
+    logged = {e.task.id: e.task for e in store.episodes(world="real", split="train")}
+    return [logged[game.id] for game in games.train if game.id in logged]
+
+
+def first_states(games: Iterable[Game]) -> list[Task]:
+    """Tasks with their first states as the engine gives them: to compare with, not to dream of."""
+    return [replace(game.task(), first_state=FastGame(game).reset()) for game in games]
+
+
+def held_out_episodes(
+    games: Sequence[Game], seed: int, number: int = 60
+) -> tuple[list[Episode], list[Annotation]]:
+    """Noisy and random play on held-out games, with the true hidden state: what an audit compares."""
+    episodes, annotations = [], []
+    for index, game in enumerate(games[:number]):
+        agent = ("noisy", "random")[index % 2]
+        episode = demonstrate(game, agent, seed=seed, max_turns=20)
+        episodes.append(episode)
+        annotations.append(AlfworldText().annotate(episode, true_household(FastGame(game))))
+    return episodes, annotations
+
+
+def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWorld:
+    """The dream over a fitted experience model, grounded in the store."""
+    model, tokenizer = load_model(experience)
+    text = AlfworldText()
+    slots = cfg.curriculum.tasks_per_step * cfg.rollout.group_size
+    known: dict[str, dict[str, str]] = {}
+    for episode in store.episodes(world="real", split="train"):
+        start = text.annotate(episode).start
+        known[episode.task.id] = {**start, **known.get(episode.task.id, {})}
+    return DreamWorld(
+        ExperienceModel(
+            LocalLLM(model, tokenizer, slots=slots),
+            text,
+            cfg.experience,
+            retriever=LexicalRetriever.from_store(store) if cfg.experience.k else None,
+            known=known,
+        )
+    )
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Hugging Face weights and tokenizer; safetensors only, no code from the folder."""
+    if not (folder / "config.json").exists():
+        raise DreamGymError(f"{folder} holds no model: fit one first, or check the path")
+    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+    return model.eval(), PreTrainedTokenizerFast.from_pretrained(folder)

@@ -1,0 +1,91 @@
+"""The tree of settings: a recipe is a TOML file of it. Leaves live beside the code that reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dreamgym.algos.settings import LearnerConfig, SFTConfig
+from dreamgym.curriculum.curriculum import CurriculumConfig
+from dreamgym.experience.model import ExperienceConfig
+from dreamgym.rollout import RolloutConfig
+from dreamgym.settings import Settings
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class WorldConfig(Settings):
+    games: Literal["generated", "official", "alfworld_data"] = "generated"
+    """Where household games come from: made here, ALFWorld's own, or $ALFWORLD_DATA."""
+    backend: Literal["fast", "engine"] = "fast"
+    """Our engine, or ALFWorld's own (extra `alfworld`), for the real world."""
+    num_train: Positive = 400
+    """Games to take demonstrations and dreams from."""
+    num_eval: Positive = 200
+    """Held-out games to measure on."""
+    eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
+    tasks_per_room: Positive = 2
+    """Of generated games; two tasks in one room teach what a harder one is."""
+    min_places: Positive = 6
+    max_places: Positive = 8
+
+
+class OfflineConfig(Settings):
+    """Real episodes logged before training; nothing of it happens online."""
+
+    expert: Count = 200
+    noisy: Count = 700
+    random: Count = 900
+    max_turns: Positive = 30
+
+
+class ModelConfig(Settings):
+    """The tiny Llama made on the spot, for the experience model and the policy alike."""
+
+    width: Positive = 128
+    layers: Positive = 4
+    heads: Positive = 4
+    context: Positive = 1536
+    vocab_size: Positive = 1024
+
+
+class CloneConfig(Settings):
+    demonstrations: Positive = 60
+    """Expert episodes that the policy imitates before it dreams."""
+    sft: SFTConfig = SFTConfig(num_tokens=150_000, learning_rate=1e-3, warmup_steps=20)
+
+
+class RunConfig(Settings):
+    seed: int = 0
+    steps: Positive = 30
+    """Updates of the policy in the dream."""
+    train_world: Literal["dream", "real"] = "dream"
+    """`real` runs the same loop in the real world, for comparison."""
+    eval_every: Count = 0
+    """Measure in the real world every so many steps; 0 only before and after."""
+    save_every: Positive = 5
+    """Steps between checkpoints."""
+    eval_temperature: float = 0.0
+    world: WorldConfig = WorldConfig()
+    offline: OfflineConfig = OfflineConfig()
+    model: ModelConfig = ModelConfig()
+    fit: SFTConfig = SFTConfig()
+    experience: ExperienceConfig = ExperienceConfig()
+    clone: CloneConfig = CloneConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    learner: LearnerConfig = LearnerConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        if self.rollout.group_size < 2:
+            raise ValueError("rollout.group_size is below 2: advantages compare inside a group")
+        if self.model.width % self.model.heads:
+            raise ValueError("model.width must be a multiple of model.heads")
+        if self.clone.demonstrations > self.offline.expert:
+            raise ValueError("clone.demonstrations exceeds offline.expert: there are not so many")
+        if self.world.min_places > self.world.max_places:
+            raise ValueError("world.min_places exceeds world.max_places")
+        return self

@@ -1,0 +1,135 @@
+"""Chooses tasks by reward entropy and grows harder variants of those that are half solved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated
+
+from pydantic import Field
+
+from dreamgym.curriculum.entropy import group_returns, reward_entropy
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.settings import Settings
+from dreamgym.types import DreamFault, Group, Task
+
+MOST = 0.25  # of the entropy of returns in {0, 1}: an untried task counts as half solved
+
+
+class CurriculumConfig(Settings):
+    tasks_per_step: int = 8
+    share: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """λ: at most this share of a step's tasks are variants; the rest keeps real ones covered."""
+    variants_per_step: int = 2
+    """Variants asked for after each step; 0 switches task generation off."""
+    floor: float = 0.02
+    """Entropy every task keeps, so that none is dropped for good."""
+
+
+class Curriculum:
+    """Entropy per task, a pool of variants with their lineage, and counts of what was refused."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        config: CurriculumConfig,
+        *,
+        seed: int,
+        held_out: Collection[str] = (),
+    ) -> None:
+        """`held_out` holds `task_hash`es that no variant may equal."""
+        self.config, self.seed = config, seed
+        self.tasks = list(tasks)
+        self.variants: list[Task] = []
+        self.entropy: dict[str, float] = {}
+        self.refused: Counter[str] = Counter()
+        self._known = {task_hash(task) for task in tasks} | set(held_out)
+
+    def sample(self, step: int) -> list[Task]:
+        """Distinct tasks for one step, by entropy; at most λ of them variants."""
+        rng = random.Random(f"{self.seed}/{step}")
+        number = self.config.tasks_per_step
+        most = int(self.config.share * number)
+        variants = _draw(self.variants, min(most, len(self.variants)), self._weight, rng)
+        tasks = _draw(self.tasks, min(number - len(variants), len(self.tasks)), self._weight, rng)
+        return tasks + variants
+
+    def _weight(self, task: Task) -> float:
+        return self.entropy.get(task.id, MOST) + self.config.floor
+
+    def record(self, groups: Sequence[Group]) -> None:
+        """Half-solved tasks come back more often; a group of faults says nothing."""
+        for group in groups:
+            if returns := group_returns(group):
+                self.entropy[group.task.id] = reward_entropy(returns)
+
+    async def grow(self, groups: Sequence[Group], model: ExperienceModel, step: int) -> list[Task]:
+        """Write variants of this step's most unequal tasks; keep what the world can hold."""
+        scored = [g.task for g in groups if self.entropy.get(g.task.id, 0.0) > 0]
+        seeds = sorted(scored, key=lambda task: -self.entropy[task.id])
+        grown = []
+        for index, seed_task in enumerate(seeds[: self.config.variants_per_step]):
+            number = random.Random(f"{self.seed}/{step}/{index}").randrange(2**31)
+            variant = await self._vary(seed_task, model, number)
+            if variant is not None:
+                self.variants.append(variant)
+                grown.append(variant)
+        return grown
+
+    async def _vary(self, parent: Task, model: ExperienceModel, number: int) -> Task | None:
+        instruction = await model.vary(parent, number)
+        variant = replace(
+            parent,
+            instruction=instruction,
+            first_state=model.text.retell(parent.first_state, instruction),
+            parent=parent.id,
+            generation=parent.generation + 1,
+        )
+        key = task_hash(variant)
+        variant = replace(variant, id=f"variant/{key[:16]}")
+        if key in self._known:
+            self.refused["DUPLICATE"] += 1
+            return None
+        self._known.add(key)
+        try:
+            await model.imagine(variant, number)
+        except DreamFault as fault:
+            self.refused[fault.kind] += 1
+            return None
+        return variant
+
+    def state(self) -> str:
+        """Everything that resuming needs, as JSON."""
+        return json.dumps(
+            {
+                "variants": [asdict(task) for task in self.variants],
+                "entropy": self.entropy,
+                "refused": self.refused,
+                "known": sorted(self._known),
+            }
+        )
+
+    def restore(self, state: str) -> None:
+        data = json.loads(state)
+        self.variants = [Task(**task) for task in data["variants"]]
+        self.entropy = data["entropy"]
+        self.refused = Counter(data["refused"])
+        self._known = set(data["known"])
+
+
+def task_hash(task: Task) -> str:
+    """What makes a task the same task: its place and its instruction, whatever case and spacing."""
+    words = " ".join(f"{task.first_state}\n{task.instruction}".lower().split())
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def _draw(
+    tasks: Sequence[Task], number: int, weight: Callable[[Task], float], rng: random.Random
+) -> list[Task]:
+    """A weighted draw without replacement (Efraimidis and Spirakis)."""
+    keys = [(rng.random() ** (1 / weight(task)), i) for i, task in enumerate(tasks)]
+    return [tasks[i] for _, i in sorted(keys, reverse=True)[:number]]

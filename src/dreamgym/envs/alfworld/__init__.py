@@ -1,0 +1,1 @@
+"""ALFWorld: household tasks in text. Two back ends, one Env."""

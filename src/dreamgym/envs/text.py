@@ -1,0 +1,83 @@
+"""How a world's text is read: what its logs show about hidden things, and which actions it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dreamgym.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What stands between an action and its answer: the cause, and the facts that it changes."""
+
+    reason: str
+    facts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A log read with hindsight: the facts that held at its start, and a note for every turn."""
+
+    start: Mapping[str, str]  # entity -> sentence
+    notes: tuple[Note, ...]
+
+
+class WorldText(Protocol):
+    """One reader per world. It reads text only, so it serves logs, dreams and engines alike."""
+
+    failure: str
+    """The world's own words for an action that does not work."""
+
+    def well_formed(self, action: str) -> bool:
+        """Whether the action is in the world's grammar; all others fail without asking a model."""
+        ...
+
+    def annotate(self, episode: Episode) -> Annotation: ...
+
+    def places(self, first_state: str) -> Sequence[str]:
+        """The entities whose hidden facts an episode needs from its start."""
+        ...
+
+    def start_facts(
+        self, instruction: str, first_state: str, known: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """A consistent start from facts that may contradict each other or name a thing twice."""
+        ...
+
+    def solvable(self, instruction: str, first_state: str, facts: Mapping[str, str]) -> bool:
+        """Whether a world with these facts can meet the instruction at all."""
+        ...
+
+    def retell(self, first_state: str, instruction: str) -> str:
+        """The first state of the same world under another instruction."""
+        ...
+
+
+class PlainText:
+    """For a world nobody has written a reader for: no facts, no reasons, every line an action."""
+
+    def __init__(self, failure: str = "Nothing happens.") -> None:
+        self.failure = failure
+
+    def well_formed(self, action: str) -> bool:
+        return bool(action)
+
+    def annotate(self, episode: Episode) -> Annotation:
+        return Annotation({}, tuple(Note("", ()) for _ in episode.turns))
+
+    def places(self, first_state: str) -> Sequence[str]:
+        return ()
+
+    def start_facts(
+        self, instruction: str, first_state: str, known: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        return dict(known)
+
+    def solvable(self, instruction: str, first_state: str, facts: Mapping[str, str]) -> bool:
+        return True
+
+    def retell(self, first_state: str, instruction: str) -> str:
+        return first_state

@@ -1,0 +1,125 @@
+"""The experience model: reasons about an action, then writes the next state and the reward (Eq. 4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from dreamgym.envs.text import WorldText
+from dreamgym.experience.parse import read_answer
+from dreamgym.experience.prompts import (
+    Answer,
+    action_message,
+    hidden_question,
+    lookup_message,
+    opening,
+    variant_messages,
+)
+from dreamgym.llm.base import LLM, Message, Sampling
+from dreamgym.replay.retrieve import Retriever
+from dreamgym.settings import Settings
+from dreamgym.types import DreamFault, Task
+
+
+class ExperienceConfig(Settings):
+    """How a dream is dreamt."""
+
+    k: int = 1
+    """Similar real transitions shown for every action; 0 switches retrieval off."""
+    max_tokens: int = 160
+    """For one answer: reasoning, next state, facts and reward."""
+    temperature: float = 0.0
+    """Of the next state. 0 keeps luck out of a group's rewards."""
+    retries: int = 1
+    """How often an unreadable answer is asked again before the episode ends as a dream fault."""
+    hidden_tries: int = 4
+    """Hidden states written for a task before it counts as one the world cannot contain."""
+
+
+class ExperienceModel:
+    """An `LLM` that stands in for a world. Every fault it meets is counted in `faults`."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        text: WorldText,
+        config: ExperienceConfig,
+        *,
+        retriever: Retriever | None = None,
+        known: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """`known` holds, by task id, start facts that real logs of that task have shown."""
+        self.llm, self.text, self.config = llm, text, config
+        self.retriever = retriever
+        self.known = known or {}
+        self.faults: Counter[str] = Counter()
+        self.answers = 0
+
+    async def imagine(self, task: Task, seed: int) -> Mapping[str, str]:
+        """Write what the agent cannot see yet: one fact per place, kept for the whole episode.
+
+        What real logs of this very task have shown is taken over; the rest is drawn at temperature
+        1. Raises DreamFault where no draw could meet the instruction.
+        """
+        for attempt in range(self.config.hidden_tries):
+            facts = await self._draw_start(task, seed * 101 + attempt)
+            if self.text.solvable(task.instruction, task.first_state, facts):
+                return facts
+            self.faults["UNSOLVABLE_START"] += 1
+        raise DreamFault("UNSOLVABLE", f"{self.config.hidden_tries} hidden states for {task.id}")
+
+    async def _draw_start(self, task: Task, seed: int) -> Mapping[str, str]:
+        places = self.text.places(task.first_state)
+        logged = self.known.get(task.id, {})
+        facts = {place: logged[place] for place in places if place in logged}
+        messages = [opening(task)]
+        for place, fact in facts.items():
+            messages += [hidden_question(place), Message("assistant", fact)]
+        session = f"hidden/{task.id}/{seed}"
+        for index, place in enumerate(p for p in places if p not in facts):
+            messages.append(hidden_question(place))
+            sampling = Sampling(1.0, self.config.max_tokens, seed * 997 + index)
+            completion = await self.llm.complete(messages, sampling, session=session)
+            if completion.finish_reason == "length" or not completion.text:
+                self.faults["HIDDEN_CUT"] += 1  # the reader gives this place its empty fact
+            facts[place] = completion.text
+            messages.append(Message("assistant", completion.text, completion.ids))
+        await self.llm.release(session)
+        return self.text.start_facts(task.instruction, task.first_state, facts)
+
+    def ask(self, state: str, action: str, facts: Sequence[str], task: Task) -> list[Message]:
+        """The messages that put one action to the model: the action, and what is looked up for it."""
+        similar = []
+        if self.retriever is not None and self.config.k:
+            hits = self.retriever.similar(state, action, self.config.k, exclude_task=task.id)
+            similar = [(hit.row.action, hit.row.next_state) for hit in hits]
+        return [action_message(action), lookup_message(facts, similar)]
+
+    async def answer(
+        self, messages: Sequence[Message], session: str, seed: int
+    ) -> tuple[Answer, Message]:
+        """The model's answer and the message it came in; raises DreamFault after the last retry."""
+        for attempt in range(self.config.retries + 1):
+            temperature = self.config.temperature if attempt == 0 else 1.0
+            sampling = Sampling(temperature, self.config.max_tokens, seed + attempt)
+            completion = await self.llm.complete(messages, sampling, session=session)
+            self.answers += 1
+            try:
+                if not completion.ids and completion.finish_reason == "length":
+                    raise DreamFault(
+                        "CONTEXT_FULL", "the episode is longer than the model's context"
+                    )
+                answer = read_answer(completion)
+                if answer.reward > 0 and answer.next_state == self.text.failure:
+                    raise DreamFault("CONTRADICTION", "a reward for an action that failed")
+                return answer, Message("assistant", completion.text, completion.ids)
+            except DreamFault as fault:
+                self.faults[fault.kind] += 1
+                last = fault
+        raise last
+
+    async def vary(self, task: Task, seed: int) -> str:
+        """The instruction of a harder task in the same place (Eq. 6)."""
+        sampling = Sampling(1.0, 48, seed)
+        completion = await self.llm.complete(variant_messages(task), sampling)
+        return completion.text.strip()

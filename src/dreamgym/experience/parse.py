@@ -1,0 +1,127 @@
+"""Reads the experience model's answers. What cannot be read has a class; it is never a reward 0."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dreamgym.experience.prompts import Answer
+from dreamgym.types import Completion, DreamFault
+
+_MAX_CHARS = 100_000
+_MAX_DEPTH = 16
+_BLANK_RUN = re.compile(r"\s{200,}")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    next_state: Annotated[str, Field(min_length=1)]
+    reward: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    done: bool
+    facts: list[str] = []
+
+
+class _Refused(ValueError):
+    """JSON that Python would read and we do not: doubled keys, NaN."""
+
+
+def read_answer(completion: Completion) -> Answer:
+    """The one valid answer in a completion; raises DreamFault with the class of what is wrong."""
+    text = completion.text
+    if _BLANK_RUN.search(text):
+        raise DreamFault("DEGENERATE", "a run of blanks")
+    rest, reason, stripped = _strip_reasoning(text)
+    if rest is None:
+        raise DreamFault("TRUNCATED_REASONING", text[-80:])
+    if not rest.strip():
+        cut = completion.finish_reason == "length"
+        raise DreamFault("TRUNCATED_REASONING" if cut else "EMPTY", text[-80:])
+    if len(rest) > _MAX_CHARS:
+        raise DreamFault("TOO_LONG", f"{len(rest)} characters")
+    bodies = _objects(rest)
+    if not bodies:
+        raise DreamFault(
+            "TRUNCATED" if completion.finish_reason == "length" else "UNREPAIRABLE", rest[:80]
+        )
+    if len(bodies) > 1 and any(body != bodies[0] for body in bodies):
+        raise DreamFault("AMBIGUOUS", f"{len(bodies)} answers")
+    body = _validate(bodies[0])
+    if body.reward > 0 and not body.done:
+        raise DreamFault("CONTRADICTION", "a reward before the end: the paper pays outcomes only")
+    return Answer(
+        next_state=body.next_state,
+        reward=body.reward,
+        done=body.done,
+        reason=reason,
+        facts=tuple(body.facts),
+        parse_class="OK_AFTER_STRIP" if stripped else "OK",
+    )
+
+
+def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
+    """(what follows the reasoning or None if it never ends, the reasoning, whether there was any)."""
+    head, opened, tail = text.partition("<think>")
+    if not opened:
+        return text, "", False
+    reason, closed, rest = tail.partition("</think>")
+    if not closed:
+        return None, reason, True
+    return head + rest, reason.strip(), True
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Every outermost JSON object that could be an answer."""
+    decoder = json.JSONDecoder(object_pairs_hook=_no_doubles, parse_constant=_no_constant)
+    found: list[dict[str, Any]] = []
+    at = text.find("{")
+    while at >= 0:
+        if _depth(text, at) > _MAX_DEPTH:
+            raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except _Refused as error:
+            raise DreamFault("REFUSED", str(error)) from error
+        except json.JSONDecodeError:
+            end = at + 1
+        else:
+            if "reward" in value or "next_state" in value:
+                found.append(value)
+        at = text.find("{", end)
+    if not found and _depth(text, 0) > _MAX_DEPTH:
+        raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
+    return found
+
+
+def _depth(text: str, start: int) -> int:
+    """The longest run of brackets opened from here on; enough to refuse what would recurse."""
+    depth = most = 0
+    for char in text[start : start + 4096]:
+        depth += (char in "[{") - (char in "]}")
+        most = max(most, depth)
+    return most
+
+
+def _validate(value: dict[str, Any]) -> _Body:
+    try:
+        return _Body.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        limits = ("greater_than_equal", "less_than_equal", "finite_number")
+        kind = "OUT_OF_RANGE" if first["type"] in limits else "UNREPAIRABLE"
+        raise DreamFault(kind, f"{field}: {first['msg']}") from error
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise _Refused(f"a key stands twice in {keys}")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> float:
+    raise _Refused(f"{name} is no number")

@@ -1,0 +1,263 @@
+"""The whole job, stage by stage: collect, fit, clone, measure, dream, measure again, report.
+
+Every finished stage leaves its files and a mark; a killed run goes on at the first unmarked one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from dreamgym import build
+from dreamgym.algos.learner import Learner
+from dreamgym.config import RunConfig
+from dreamgym.curriculum.curriculum import Curriculum, task_hash
+from dreamgym.envs.alfworld.world import AlfworldWorld
+from dreamgym.evaluate import Evaluation, evaluate
+from dreamgym.experience.dream import DreamWorld
+from dreamgym.fidelity import next_state_fidelity
+from dreamgym.llm.local import LocalLLM
+from dreamgym.metrics_log import JsonlLog
+from dreamgym.replay.store import ReplayStore
+from dreamgym.run_folder import RunFolder, settled, write_json
+from dreamgym.settings import load_config
+from dreamgym.train import Parts, eval_rollout, train
+from dreamgym.types import DreamGymError, Episode
+
+
+class Progress(Protocol):
+    """Shows how far a stage is. `bar` opens one stage's bar: call it with what is done so far."""
+
+    def bar(self, name: str, total: int) -> AbstractContextManager[Callable[[int, str], None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: its config, its folder, and where progress is shown."""
+
+    cfg: RunConfig
+    folder: RunFolder
+    progress: Progress
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    def stage(self, name: str, work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Do a stage once; its data come back on every later start."""
+        if not self.folder.stage_done(name):
+            began = time.monotonic()
+            data = dict(work())
+            self.folder.mark_stage(name, data | {"seconds": round(time.monotonic() - began, 1)})
+        return self.folder.stage_data(name)
+
+
+def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
+    """Run every stage up to `until`; returns the data of all that are done."""
+    cfg = job.cfg
+    torch.manual_seed(cfg.seed)
+    games = build.make_games(cfg.world, cfg.seed)
+    results: dict[str, Any] = {}
+    with ReplayStore(job.path / "replay.sqlite") as store:
+        stages: dict[str, Callable[[], Mapping[str, Any]]] = {
+            "collect": lambda: _collect(job, games, store),
+            "fit": lambda: _fit(job, store),
+            "audit": lambda: _audit(job, games, store),
+            "clone": lambda: _clone(job, store),
+            "before": lambda: _measure(job, games, store, job.path / "cloned"),
+            "dream": lambda: _dream(job, games, store),
+            "after": lambda: _measure(job, games, store, job.path / "policy"),
+        }
+        for name, work in stages.items():
+            results[name] = job.stage(name, work)
+            if name == until:
+                break
+    return results
+
+
+def _collect(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
+    with job.progress.bar("collect offline episodes", _num_offline(job.cfg)) as tick:
+        report = build.fill_store(job.cfg, games.train, store, lambda n: tick(n, ""))
+    return report | store.counts()
+
+
+def _num_offline(cfg: RunConfig) -> int:
+    return cfg.offline.expert + cfg.offline.noisy + cfg.offline.random
+
+
+def _fit(job: Job, store: ReplayStore) -> dict[str, Any]:
+    with job.progress.bar("fit experience model", job.cfg.fit.num_tokens) as tick:
+        loss = build.fit_experience(
+            job.cfg, store, job.path / "experience", lambda n, loss: tick(n, f"loss {loss:.2f}")
+        )
+    return {"loss": loss}
+
+
+def _audit(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
+    """The dream's next states on held-out games, with the true hidden state given."""
+    dream = build.make_dream(job.cfg, store, job.path / "experience")
+    episodes, annotations = build.held_out_episodes(games.eval, job.cfg.seed)
+    with job.progress.bar("audit the dream", len(episodes)) as tick:
+        result = asyncio.run(next_state_fidelity(dream.model, episodes, annotations))
+        tick(len(episodes), f"exact {result.exact.value:.0%}")
+    return result.data()
+
+
+def _clone(job: Job, store: ReplayStore) -> dict[str, Any]:
+    with job.progress.bar("clone demonstrations", job.cfg.clone.sft.num_tokens) as tick:
+        loss = build.clone_policy(
+            job.cfg,
+            store,
+            job.path / "experience",
+            job.path / "cloned",
+            lambda n, loss: tick(n, f"loss {loss:.2f}"),
+        )
+    return {"loss": loss, "demonstrations": job.cfg.clone.demonstrations}
+
+
+def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) -> dict[str, Any]:
+    """Success in the real world on held-out games and in the dream, and the dream's exact match."""
+    cfg = job.cfg
+    model, tokenizer = build.load_model(weights)
+    learner = Learner(model, tokenizer, cfg.learner)
+    dream = build.make_dream(cfg, store, job.path / "experience")
+    tasks = build.training_tasks(games, store)[: len(games.eval)]
+
+    async def measure() -> tuple[Evaluation, Evaluation]:
+        total = len(games.eval) + len(tasks)
+        with (
+            job.progress.bar("measure", total) as tick,
+            AlfworldWorld(games.eval, cfg.world.backend) as world,
+        ):
+            done = itertools.count(1)
+            rollout = eval_rollout(cfg)
+
+            def count(episode: Episode) -> None:
+                tick(next(done), "")
+
+            real = await evaluate(
+                learner.policy(), world.tasks, world.make_env, rollout,
+                world="real", seed=cfg.seed, on_episode=count,
+            )  # fmt: skip
+            dreamt = await evaluate(
+                learner.policy(), tasks, dream.make_env, rollout,
+                world="dream", seed=cfg.seed, on_episode=count,
+            )  # fmt: skip
+        return real, dreamt
+
+    real, dreamt = asyncio.run(measure())
+    return {"real": as_data(real), "dream": as_data(dreamt), "faults": dict(dream.model.faults)}
+
+
+def as_data(result: Evaluation) -> dict[str, Any]:
+    low, high = result.success.interval
+    return {
+        "hits": result.success.hits,
+        "episodes": result.success.total,
+        "success": result.success.value,
+        "low": low,
+        "high": high,
+        "half_width": result.success.half_width,
+        "mean_turns": result.mean_turns,
+        "by_kind": {kind: [rate.hits, rate.total] for kind, rate in result.by_kind.items()},
+        "endings": dict(result.endings),
+    }
+
+
+def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
+    """The main loop. The held-out games are known to the curriculum only by their hashes."""
+    cfg = job.cfg
+    checkpoint = settled(job.path / "policy")
+    model, tokenizer = build.load_model(checkpoint or job.path / "cloned")
+    learner = Learner(model, tokenizer, cfg.learner, temperature=cfg.rollout.temperature)
+    tasks = build.training_tasks(games, store)
+    held_out = [task_hash(task) for task in build.first_states(games.eval)]
+    curriculum = Curriculum(tasks, cfg.curriculum, seed=cfg.seed, held_out=held_out)
+    if checkpoint:
+        learner.load_optimizer(checkpoint)
+        curriculum.restore((checkpoint / "curriculum.json").read_text())
+
+    async def dream() -> DreamWorld:
+        world = build.make_dream(cfg, store, job.path / "experience")
+        with (
+            JsonlLog(job.path / "metrics.jsonl") as metrics,
+            AlfworldWorld(games.train, cfg.world.backend) as real_train,
+            AlfworldWorld(games.eval, cfg.world.backend) as real_eval,
+            job.progress.bar(f"train in the {cfg.train_world}", cfg.steps) as tick,
+        ):
+            metrics.truncate_after(learner.step - 1)  # what a killed run logged past its checkpoint
+            parts = Parts(
+                learner=learner,
+                curriculum=curriculum,
+                dream=world,
+                make_env=world.make_env if cfg.train_world == "dream" else real_train.make_env,
+                make_real=real_eval.make_env,
+                replay=store,
+                eval_tasks=real_eval.tasks,
+            )
+            name = f"{cfg.train_world}/train_success"
+            await train(
+                cfg,
+                parts,
+                metrics,
+                job.path / "policy",
+                lambda step, m: tick(step + 1, f"success {m[name]:.0%}"),
+            )
+        return world
+
+    world = asyncio.run(dream())
+    return {
+        "steps": cfg.steps,
+        "faults": dict(world.model.faults),
+        "answers": world.model.answers,
+        "variants": len(curriculum.variants),
+        "refused": dict(curriculum.refused),
+        "real_transitions_online": store.real_transitions(run_name(cfg)),
+    }
+
+
+def run_name(cfg: RunConfig) -> str:
+    return f"online-{cfg.seed}"
+
+
+def measure_real(
+    run: Path, backend: Literal["fast", "engine"], num: int, weights: str, progress: Progress
+) -> dict[str, Any]:
+    """A run's policy in the real world, on either back end; needs no lock, changes nothing."""
+    cfg = read_config(run)
+    games = build.make_games(cfg.world, cfg.seed).eval[:num]
+    model, tokenizer = build.load_model(run / weights)
+    policy = LocalLLM(model, tokenizer)
+
+    async def measure() -> Evaluation:
+        with progress.bar("measure", len(games)) as tick, AlfworldWorld(games, backend) as world:
+            done = itertools.count(1)
+            return await evaluate(
+                policy, world.tasks, world.make_env, eval_rollout(cfg),
+                world="real", seed=cfg.seed, on_episode=lambda episode: tick(next(done), ""),
+            )  # fmt: skip
+
+    return as_data(asyncio.run(measure()))
+
+
+def read_config(run: Path) -> RunConfig:
+    """The resolved config that a run was made with."""
+    path = run / "config.toml"
+    if not path.exists():
+        raise DreamGymError(f"{run} is no run folder: it has no config.toml")
+    settings, _ = load_config(RunConfig, path)
+    return settings
+
+
+def finish(job: Job, results: Mapping[str, Any]) -> None:
+    """Save what the run found where reports read it."""
+    write_json(job.path / "summary.json", results)
+    job.folder.list_files("summary.json", "metrics.jsonl")

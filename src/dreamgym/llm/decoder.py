@@ -1,0 +1,171 @@
+"""The forward pass of Llama, Qwen2 and Qwen3 over a fixed KV cache: one slot per session.
+
+Written out because generation in `transformers` computes a whole history again at every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+SUPPORTED = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One block's weights; query, key and value as one matrix, and so gate and up."""
+
+    norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class Decoder:
+    """A snapshot of a model's weights and the keys and values of up to `slots` sequences."""
+
+    def __init__(self, model: PreTrainedModel, *, slots: int, context: int) -> None:
+        config = model.config
+        if config.model_type not in SUPPORTED:
+            raise ValueError(f"model type {config.model_type!r} is none of {', '.join(SUPPORTED)}")
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.eps = config.rms_norm_eps
+        self.slots, self.context = slots, context
+        weight = model.get_input_embeddings().weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self.layers = [_snapshot(block) for block in model.model.layers]
+        self.embedding = weight.detach().clone()
+        self.norm = model.model.norm.weight.detach().clone()
+        head = model.get_output_embeddings().weight
+        self.head = self.embedding if head is weight else head.detach().clone()
+        positions = torch.arange(context, device=self.device)[None]
+        with torch.no_grad():  # the model's own rotary module: it knows every scaling there is
+            cos, sin = model.model.rotary_emb(self.embedding[None, :1], positions)
+        self.cos, self.sin = cos[0].to(self.dtype), sin[0].to(self.dtype)  # (context, head_dim)
+        shape = (len(self.layers), 2, slots, self.kv_heads, context, self.head_dim)
+        self.cache = torch.zeros(shape, device=self.device, dtype=self.dtype)
+
+    @torch.inference_mode()
+    def feed(
+        self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
+        """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits after each row's last token, (B, V)."""
+        lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        width = int(lengths.max())
+        padded = [[*row, *[0] * (width - len(row))] for row in rows]
+        ids = torch.tensor(padded, device=self.device)  # (B, T)
+        slot = torch.tensor(slots, device=self.device)
+        start = torch.tensor(starts, device=self.device)
+        position = start[:, None] + torch.arange(width, device=self.device)  # (B, T)
+        # padding is written past the row's end, where later tokens overwrite it before it is seen
+        position = position.clamp_max(self.context - 1)
+        reach = int((start + lengths).max())
+        view = _View.choose(slot, self.slots)
+        seen = torch.arange(reach, device=self.device)[None, None] <= position[:, :, None]
+        bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
+        bias = bias.masked_fill(~seen, float("-inf"))[:, None]  # (B, 1, T, reach)
+
+        x = self.embedding[ids]
+        cos, sin = self.cos[position][:, None], self.sin[position][:, None]  # (B, 1, T, D)
+        for layer, cache in zip(self.layers, self.cache, strict=True):
+            x = x + self._attend(layer, cache, x, (cos, sin), (slot, position, bias, reach, view))
+            h = self._rms(x, layer.mlp_norm)
+            gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        last = x[torch.arange(len(rows), device=self.device), lengths - 1]
+        return F.linear(self._rms(last, self.norm), self.head).float()
+
+    def _attend(self, layer: _Layer, cache: Tensor, x: Tensor, rope: tuple, where: tuple) -> Tensor:
+        slot, position, bias, reach, view = where
+        rows, width, _ = x.shape
+        qkv = F.linear(self._rms(x, layer.norm), layer.qkv, layer.qkv_bias)
+        qkv = qkv.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
+        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
+        q, k = _rotate(q.transpose(1, 2), *rope), _rotate(k.transpose(1, 2), *rope)
+        index = (slot[:, None], slice(None), position)
+        cache[0][index] = k.transpose(1, 2)
+        cache[1][index] = v
+        keys, values = view.read(cache[0], reach), view.read(cache[1], reach)
+        q = view.spread(q)
+        y = _attention(q, keys, values, view.spread(bias))
+        return F.linear(view.pick(y).transpose(1, 2).reshape(rows, width, -1), layer.out)
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Which slots a batch reads: a copy of its own rows, or every slot in place where most are in use.
+
+    Copying keys and values costs more than computing a few idle rows.
+    """
+
+    slot: Tensor
+    span: int  # 0 copies; otherwise slots [0, span) are read in place
+
+    @classmethod
+    def choose(cls, slot: Tensor, slots: int) -> _View:
+        span = int(slot.max()) + 1
+        return cls(slot, span if 2 * len(slot) > span else 0)
+
+    def read(self, cache: Tensor, reach: int) -> Tensor:
+        return cache[: self.span, :, :reach] if self.span else cache[self.slot, :, :reach]
+
+    def spread(self, x: Tensor) -> Tensor:
+        if not self.span:
+            return x
+        return x.new_zeros(self.span, *x.shape[1:]).index_copy_(0, self.slot, x)
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x[self.slot] if self.span else x
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Softmax attention with grouped heads: (B, H, T, D) over (B, K, S, D)."""
+    rows, heads, width, dim = q.shape
+    group = heads // k.shape[1]
+    if group > 1:  # the heads of a group stand in the time axis, and read their keys once
+        q = q.reshape(rows, k.shape[1], group * width, dim)
+        bias = bias.repeat(1, 1, group, 1)
+    scores = (q * dim**-0.5) @ k.transpose(-1, -2) + bias
+    return (scores.softmax(dim=-1) @ v).reshape(rows, heads, width, dim)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
+
+
+def _snapshot(block: Any) -> _Layer:
+    attention, mlp = block.self_attn, block.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = [p.bias for p in projections if p.bias is not None]
+    has_norms = hasattr(attention, "q_norm")  # Qwen3
+    return _Layer(
+        norm=block.input_layernorm.weight.detach().clone(),
+        qkv=torch.cat([p.weight.detach() for p in projections]),
+        qkv_bias=torch.cat([b.detach() for b in biases]) if biases else None,
+        q_norm=attention.q_norm.weight.detach().clone() if has_norms else None,
+        k_norm=attention.k_norm.weight.detach().clone() if has_norms else None,
+        out=attention.o_proj.weight.detach().clone(),
+        mlp_norm=block.post_attention_layernorm.weight.detach().clone(),
+        gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
+        down=mlp.down_proj.weight.detach().clone(),
+    )

@@ -1,0 +1,229 @@
+"""A batched engine over Hugging Face weights: sessions keep their keys and values between turns.
+
+Requests that wait are taken in at every token (continuous batching). Where several engines share
+the cores, one drains its batch before the next begins: half-full batches cost as much as full ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from dreamgym.llm.base import Message, Sampling
+from dreamgym.llm.decoder import Decoder
+from dreamgym.llm.tiny import ROLES
+from dreamgym.types import Completion
+
+
+class Encoder:
+    """Messages to token ids. Text can never become a control token; sampled ids stay as they are."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        backend = tokenizer.backend_tokenizer
+        backend.encode_special_tokens = True  # text from a world is data
+        self.tokenizer = tokenizer
+        self.end = tokenizer.eos_token_id
+        self.role = {role: tokenizer.convert_tokens_to_ids(f"<|{role}|>") for role in ROLES}
+        missing = [role for role, id in self.role.items() if id in (None, tokenizer.unk_token_id)]
+        if missing:
+            raise ValueError(
+                f"the tokenizer has no <|{missing[0]}|> token: train one with llm.tiny"
+            )
+        self.text_ids = lru_cache(1 << 16)(
+            lambda text: tuple(backend.encode(text, add_special_tokens=False).ids)
+        )
+
+    def message(self, message: Message) -> list[int]:
+        """One closed message."""
+        body = message.ids or self.text_ids(message.text)
+        closed = body and body[-1] == self.end
+        return [self.role[message.role], *body, *([] if closed else [self.end])]
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """All messages, and the opening of the one to be written."""
+        ids = [id for message in messages for id in self.message(message)]
+        if messages and messages[-1].role == "assistant" and not messages[-1].ids:
+            return ids[:-1]  # to be continued
+        return [*ids, self.role["assistant"]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        body = ids[:-1] if ids and ids[-1] == self.end else ids
+        return self.tokenizer.decode(body)
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt: list[int]
+    sampling: Sampling
+    session: str
+    done: asyncio.Future[Completion]
+    noise: np.ndarray
+    slot: int = -1
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Slot:
+    session: str = ""
+    ids: list[int] = field(default_factory=list)  # whose keys and values are in the cache
+    busy: bool = False
+    used: int = 0  # a clock reading, for the choice of whom to evict
+
+
+class LocalLLM:
+    """An `LLM` over one snapshot of weights: make a new one after every update."""
+
+    _cores: asyncio.Lock | None = None  # shared by the engines of one event loop
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        slots: int = 64,
+        context: int | None = None,
+    ) -> None:
+        limit = model.config.max_position_embeddings
+        self.encoder = Encoder(tokenizer)
+        self.decoder = Decoder(model, slots=slots, context=min(context or limit, limit))
+        self._room = self.decoder.context - 1  # the last position takes the padding
+        self._slots = [_Slot() for _ in range(slots)]
+        self._waiting: list[_Request] = []
+        self._running: list[_Request] = []
+        self._task: asyncio.Task[None] | None = None
+        self._clock = 0
+        self.tokens_fed = self.tokens_written = 0
+
+    async def complete(
+        self, prompt: Sequence[Message], sampling: Sampling, *, session: str = ""
+    ) -> Completion:
+        """Write the next message; see `LLM`. A prompt without room ends at once, as `length`."""
+        ids = self.encoder.prompt(prompt)
+        if len(ids) + 1 > self._room:
+            return Completion("", prompt_ids=tuple(ids), finish_reason="length")
+        noise = np.random.default_rng(sampling.seed).random(sampling.max_tokens)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Request(ids, sampling, session, future, noise))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return await future
+
+    async def release(self, session: str) -> None:
+        for slot in self._slots:
+            if slot.session == session and not slot.busy:
+                slot.session, slot.ids = "", []
+
+    async def _run(self) -> None:
+        async with self._turn():
+            try:
+                while self._waiting or self._running:
+                    await asyncio.sleep(0)  # whoever was answered may ask again
+                    self._step()
+            except BaseException as error:
+                for request in (*self._waiting, *self._running):
+                    if not request.done.done():
+                        request.done.set_exception(error)
+                self._waiting, self._running = [], []
+                raise
+
+    @classmethod
+    def _turn(cls) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if cls._cores is None or cls._loop is not loop:
+            cls._cores, cls._loop = asyncio.Lock(), loop
+        return cls._cores
+
+    def _step(self) -> None:
+        """One token for all that run, after taking in those that wait."""
+        self._running = [r for r in self._running if not r.done.cancelled()]
+        fresh = []
+        while self._waiting and (request := self._admit(self._waiting[0])):
+            fresh.append(request)
+            self._waiting.pop(0)
+        for batch in (fresh, self._running):
+            if batch:
+                self._advance(batch)
+        self._running = [r for r in (*self._running, *fresh) if not r.done.done()]
+
+    def _admit(self, request: _Request) -> _Request | None:
+        free = [i for i, slot in enumerate(self._slots) if not slot.busy]
+        if not free:
+            return None
+        own = [i for i in free if request.session and self._slots[i].session == request.session]
+        # its own slot, else an unused one with the lowest number, else the longest unused one
+        number = own[0] if own else min(free, key=lambda i: (self._slots[i].used, i))
+        slot = self._slots[number]
+        same = _common(slot.ids, request.prompt)
+        slot.session, slot.busy = request.session, True
+        slot.ids = slot.ids[: min(same, len(request.prompt) - 1)]
+        request.slot = number
+        return request
+
+    def _advance(self, batch: list[_Request]) -> None:
+        slots = [self._slots[request.slot] for request in batch]
+        rows = [
+            (request.prompt + request.ids)[len(slot.ids) :]
+            for request, slot in zip(batch, slots, strict=True)
+        ]
+        starts = [len(slot.ids) for slot in slots]
+        logits = self.decoder.feed(rows, [request.slot for request in batch], starts)
+        chosen, logprobs = _sample(logits, batch)
+        self.tokens_fed += sum(map(len, rows))
+        self.tokens_written += len(batch)
+        for i, (request, slot) in enumerate(zip(batch, slots, strict=True)):
+            slot.ids += rows[i]
+            request.ids.append(chosen[i])
+            request.logprobs.append(logprobs[i])
+            full = len(request.prompt) + len(request.ids) >= self._room
+            if chosen[i] == self.encoder.end:
+                self._finish(request, "stop")
+            elif full or len(request.ids) >= request.sampling.max_tokens:
+                self._finish(request, "length")
+
+    def _finish(self, request: _Request, reason: Literal["stop", "length"]) -> None:
+        slot = self._slots[request.slot]
+        self._clock += 1
+        slot.busy, slot.used = False, self._clock
+        if not request.session:
+            slot.ids, slot.used = [], 0
+        completion = Completion(
+            text=self.encoder.decode(request.ids),
+            ids=tuple(request.ids),
+            logprobs=tuple(request.logprobs),
+            prompt_ids=tuple(request.prompt),
+            finish_reason=reason,
+        )
+        if not request.done.done():
+            request.done.set_result(completion)
+
+
+def _sample(logits: torch.Tensor, batch: list[_Request]) -> tuple[list[int], list[float]]:
+    """Draw one token a row by inverting the distribution at the request's own number."""
+    temperature = torch.tensor([r.sampling.temperature for r in batch], device=logits.device)
+    greedy = temperature <= 0
+    logprobs = (logits / torch.where(greedy, 1.0, temperature)[:, None]).log_softmax(dim=-1)
+    draws = [float(r.noise[len(r.ids)]) for r in batch]
+    cumulative = logprobs.exp().cumsum(dim=-1)
+    draw = torch.tensor(draws, device=logits.device)[:, None] * cumulative[:, -1:]
+    sampled = torch.searchsorted(cumulative, draw, right=True)[:, 0]
+    sampled = sampled.clamp_max(logits.shape[-1] - 1)
+    chosen = torch.where(greedy, logits.argmax(dim=-1), sampled)
+    return chosen.tolist(), logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    """Length of the common prefix; the usual case, that `a` opens `b`, is one comparison."""
+    if b[: len(a)] == a:
+        return len(a)
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

@@ -1,0 +1,1 @@
+"""The replay buffer: an episode store in SQLite, and retrieval of similar transitions from it."""
