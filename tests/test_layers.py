@@ -13,10 +13,10 @@ from packaging.requirements import Requirement
 REPO = Path(__file__).resolve().parents[1]
 ROOT = REPO / "src" / "dreamgym"
 LAYERS = (
-    *("types", "settings", "metrics_log", "run_folder"),
-    *("llm", "agents", "envs", "replay", "experience", "curriculum", "algos"),
-    *("rollout", "evaluate", "config", "build", "train", "quickstart"),
-    *("report", "serve", "doctor", "commands", "cli"),
+    *("types", "settings", "run_folder", "llm", "agents", "envs", "replay", "metrics_log"),
+    *("experience", "curriculum", "algos", "rollout", "evaluate", "fidelity"),
+    *("config", "build", "train", "progress", "job", "report", "serve"),
+    *("doctor", "commands", "cli", "__main__"),
 )
 HEAVY = ("torch", "transformers", "tokenizers", "safetensors")
 

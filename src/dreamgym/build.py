@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.agents.prompt import policy_messages
-from dreamgym.algos.batch import conversation_row
+from dreamgym.algos.batch import Row, conversation_row
 from dreamgym.algos.sft import fit
 from dreamgym.config import RunConfig, WorldConfig
 from dreamgym.envs.alfworld.demonstrate import collect_offline, demonstrate
@@ -53,13 +54,20 @@ def make_games(cfg: WorldConfig, seed: int) -> Games:
         )
         held_out = generate_games(cfg.num_eval, seed=seed, split=cfg.eval_split, spec=spec)
     else:
-        train = list(load_games(cfg.games, "train", cfg.num_train))
-        held_out = list(load_games(cfg.games, cfg.eval_split, cfg.num_eval))
+        train = _choose(load_games(cfg.games, "train"), cfg.num_train, seed)
+        held_out = _choose(load_games(cfg.games, cfg.eval_split), cfg.num_eval, seed)
     seen = {content_hash(game) for game in train}
     leaked = [game.id for game in held_out if content_hash(game) in seen]
     if leaked:
         raise DreamGymError(f"{leaked[0]} is among the games to learn from: choose another split")
     return Games(tuple(train), tuple(held_out))
+
+
+def _choose(games: Sequence[Game], number: int, seed: int) -> list[Game]:
+    """A fixed choice: files list games by task type, so that the first ones are all alike."""
+    if number > len(games):
+        raise DreamGymError(f"{number} games are asked for and there are {len(games)}")
+    return random.Random(seed).sample(games, number)
 
 
 def fill_store(
@@ -75,12 +83,17 @@ def fill_store(
     """
     counts: dict[str, int] = {}
     number = itertools.count(1)
+
+    def counted(episodes: Iterable[Episode]) -> Iterator[Episode]:
+        for episode in episodes:
+            yield episode
+            on_episode(next(number))
+
     for agent in ("expert", "noisy", "random"):
         mix = {agent: getattr(cfg.offline, agent)}
         episodes = collect_offline(games, mix, cfg.seed, max_turns=cfg.offline.max_turns)
         provenance = Provenance(run="offline", agent=agent, split="train", env="alfworld")
-        counted = (e for e in episodes if on_episode(next(number)) is None)
-        report = store.add_episodes(counted, provenance=provenance).as_dict()
+        report = store.add_episodes(counted(episodes), provenance=provenance).as_dict()
         counts |= {
             f"{agent}_{key}": value for key, value in report.items() if isinstance(value, int)
         }
@@ -89,8 +102,8 @@ def fill_store(
 
 def experience_rows(
     cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore, encoder: Encoder
-):
-    """The experience model's training rows; the longest that do not fit its context are left out."""
+) -> list[Row]:
+    """The experience model's training rows; those longer than its context are left out."""
     retriever = LexicalRetriever.from_store(store) if cfg.experience.k else None
     corpus = experience_corpus(
         episodes, AlfworldText(), retriever=retriever, k=cfg.experience.k, seed=cfg.seed
@@ -165,7 +178,7 @@ def first_states(games: Iterable[Game]) -> list[Task]:
 def held_out_episodes(
     games: Sequence[Game], seed: int, number: int = 60
 ) -> tuple[list[Episode], list[Annotation]]:
-    """Noisy and random play on held-out games, with the true hidden state: what an audit compares."""
+    """Noisy and random play on held-out games with the true hidden state, for an audit."""
     episodes, annotations = [], []
     for index, game in enumerate(games[:number]):
         agent = ("noisy", "random")[index % 2]

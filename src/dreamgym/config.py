@@ -1,4 +1,4 @@
-"""The tree of settings: a recipe is a TOML file of it. Leaves live beside the code that reads them."""
+"""The tree of settings; a recipe is a TOML file of it. Leaves live beside the code they steer."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from typing import Any
 from dreamgym.envs.text import Annotation
 from dreamgym.evaluate import Rate
 from dreamgym.experience.corpus import transition_conversation
-from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.types import DreamFault, Episode, Transition
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Exact match of the next state, whole and by the kind of action, beside copying the last state."""
+    """Shares of transitions that the dream got right or wrong, beside a trivial baseline."""
 
     exact: Rate
     copied: Rate  # the baseline: the next state is the last one again
@@ -48,7 +48,7 @@ async def next_state_fidelity(
     hindsight found. A fault counts as a wrong prediction here, for it is the model that is judged.
     """
     strict = ExperienceModel(
-        model.llm, model.text, replace_retries(model.config), retriever=model.retriever
+        model.llm, model.text, _strict(model.config), retriever=model.retriever
     )
     pairs = await asyncio.gather(
         *(
@@ -60,7 +60,7 @@ async def next_state_fidelity(
     return _summarise(rows, strict)
 
 
-def replace_retries(config):
+def _strict(config: ExperienceConfig) -> ExperienceConfig:
     return config.model_copy(update={"retries": 0, "temperature": 0.0})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,7 +19,7 @@ from rich.progress import (
 
 
 class RichProgress:
-    """One bar a stage; where standard error is no terminal, one line a stage."""
+    """One bar a stage; where standard error is no terminal, a line at every tenth of it."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -32,9 +34,29 @@ class RichProgress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
+        if not self.console.is_terminal:
+            yield _Lines(name, total).update
+            return
         with Progress(*columns, console=self.console) as progress:
             task = progress.add_task(name, total=total, note="")
             yield lambda done, note: progress.update(task, completed=min(done, total), note=note)
+
+
+class _Lines:
+    """Progress for a log file."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, max(1, total)
+        self._tenth = -1
+        self._began = time.monotonic()
+
+    def update(self, done: int, note: str) -> None:
+        tenth = min(10, 10 * done // self._total)
+        if tenth > self._tenth:
+            self._tenth = tenth
+            seconds = time.monotonic() - self._began
+            line = f"{self._name}: {min(done, self._total)}/{self._total} {seconds:.0f} s {note}"
+            print(line.rstrip(), file=sys.stderr, flush=True)
 
 
 class NoProgress:

@@ -1,4 +1,4 @@
-"""GRPO: PPO's clipped objective with advantages taken inside each group (Eq. 3; arXiv 2402.03300)."""
+"""GRPO: PPO's clipped objective, advantages taken inside each group (Eq. 3; arXiv 2402.03300)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Learner:
         model.eval()  # no dropout: the ratio must be 1 on the first pass
 
     def policy(self, *, slots: int = 64, context: int | None = None) -> LocalLLM:
-        """A new handle on the weights as they are now: there are no stale weights to sample from."""
+        """A new handle on the weights as they are now: none is stale to sample from."""
         return LocalLLM(self.model, self.tokenizer, slots=slots, context=context)
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The settings of training. They stand apart from the code: reading a recipe must not load torch."""
+"""The settings of training, apart from its code: reading a recipe must not load torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class SFTConfig(Settings):
     num_tokens: int = 1_000_000
     """How long to train, in tokens read."""
     tokens_per_step: int = 800
-    """Small steps: a new model must form its copying skill, which takes steps rather than tokens."""
+    """Small steps: a new model forms its copying skill over steps rather than tokens."""
     learning_rate: float = 3e-3
     warmup_steps: int = 30
     save_every: int = 200_000

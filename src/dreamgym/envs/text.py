@@ -1,4 +1,4 @@
-"""How a world's text is read: what its logs show about hidden things, and which actions it knows."""
+"""How a world's text is read: what logs show of hidden things, and which actions it knows."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dreamgym.types import DreamFault, Ending, StepResult, Task
 
 
 class DreamWorld:
-    """Makes dream environments. All attempts of one group share the hidden state they start from."""
+    """Makes dream environments. The attempts of one group start from one hidden state."""
 
     def __init__(self, model: ExperienceModel) -> None:
         self.model = model
@@ -48,21 +48,24 @@ class DreamEnv:
         self._session = f"dream/{number}"
         self._messages: list[Message] = []
         self._state = ""
-        self._over = True
+        self._started = False
+        self._over = False
         self.hidden = HiddenState()
 
     async def start(self, task: Task) -> str:
         """The first state, which a task brings along; raises DreamFault if no world can hold it."""
+        if self._started or self._over:
+            raise DreamFault("OVER", "start a second time, or after close")
         if not task.first_state:
             raise DreamFault("NO_FIRST_STATE", f"{task.id} has none: a dream cannot invent it")
         self.hidden = HiddenState(await self._world.start_facts(task, self._group))
         self._messages = [opening(task)]
-        self._state, self._over = task.first_state, False
+        self._state, self._started = task.first_state, True
         return self._state
 
     async def step(self, action: str) -> StepResult:
         """Ask the experience model; an action outside the world's grammar fails without it."""
-        if self._over:
+        if self._over or not self._started:
             raise DreamFault("OVER", "step before start, or after the end")
         if not self._model.text.well_formed(action):
             return StepResult(self._model.text.failure, 0.0, valid=False)

@@ -1,4 +1,4 @@
-"""The hidden state: an episode's facts, one sentence per entity, looked up by the action's words."""
+"""The hidden state: an episode's facts, a sentence per entity, looked up by the action's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experience model: reasons about an action, then writes the next state and the reward (Eq. 4)."""
+"""The experience model: reasons about an action, then writes next state and reward (Eq. 4)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ExperienceModel:
         return self.text.start_facts(task.instruction, task.first_state, facts)
 
     def ask(self, state: str, action: str, facts: Sequence[str], task: Task) -> list[Message]:
-        """The messages that put one action to the model: the action, and what is looked up for it."""
+        """The messages that ask about one action: the action, and what is looked up for it."""
         similar = []
         if self.retriever is not None and self.config.k:
             hits = self.retriever.similar(state, action, self.config.k, exclude_task=task.id)
@@ -105,7 +105,7 @@ class ExperienceModel:
             completion = await self.llm.complete(messages, sampling, session=session)
             self.answers += 1
             try:
-                if not completion.ids and completion.finish_reason == "length":
+                if completion.prompt_ids and not completion.ids:
                     raise DreamFault(
                         "CONTEXT_FULL", "the episode is longer than the model's context"
                     )

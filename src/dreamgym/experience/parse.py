@@ -13,6 +13,7 @@ from dreamgym.types import Completion, DreamFault
 
 _MAX_CHARS = 100_000
 _MAX_DEPTH = 16
+_MAX_DIGITS = 18
 _BLANK_RUN = re.compile(r"\s{200,}")
 
 
@@ -26,7 +27,7 @@ class _Body(BaseModel):
 
 
 class _Refused(ValueError):
-    """JSON that Python would read and we do not: doubled keys, NaN."""
+    """JSON that Python would read and we do not: doubled keys, NaN, endless numbers."""
 
 
 def read_answer(completion: Completion) -> Answer:
@@ -63,7 +64,7 @@ def read_answer(completion: Completion) -> Answer:
 
 
 def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
-    """(what follows the reasoning or None if it never ends, the reasoning, whether there was any)."""
+    """(what follows the reasoning, None if it never ends; the reasoning; if there was any)."""
     head, opened, tail = text.partition("<think>")
     if not opened:
         return text, "", False
@@ -75,12 +76,14 @@ def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
 
 def _objects(text: str) -> list[dict[str, Any]]:
     """Every outermost JSON object that could be an answer."""
-    decoder = json.JSONDecoder(object_pairs_hook=_no_doubles, parse_constant=_no_constant)
+    if _depth(text) > _MAX_DEPTH:
+        raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_int=_whole_number
+    )
     found: list[dict[str, Any]] = []
     at = text.find("{")
     while at >= 0:
-        if _depth(text, at) > _MAX_DEPTH:
-            raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
         try:
             value, end = decoder.raw_decode(text, at)
         except _Refused as error:
@@ -91,17 +94,18 @@ def _objects(text: str) -> list[dict[str, Any]]:
             if "reward" in value or "next_state" in value:
                 found.append(value)
         at = text.find("{", end)
-    if not found and _depth(text, 0) > _MAX_DEPTH:
-        raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
     return found
 
 
-def _depth(text: str, start: int) -> int:
-    """The longest run of brackets opened from here on; enough to refuse what would recurse."""
+def _depth(text: str) -> int:
+    """How deep the brackets nest, those in strings too; enough to refuse what would recurse."""
     depth = most = 0
-    for char in text[start : start + 4096]:
-        depth += (char in "[{") - (char in "]}")
-        most = max(most, depth)
+    for char in text:
+        if char in "[{":
+            depth += 1
+            most = max(most, depth)
+        elif char in "]}":
+            depth = max(0, depth - 1)
     return most
 
 
@@ -125,3 +129,9 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise _Refused(f"{name} is no number")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:  # Python itself gives up on very long ones
+        raise _Refused(f"a number of {len(digits)} digits")
+    return int(digits)

@@ -62,7 +62,7 @@ class Decoder:
     def feed(
         self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits after each row's last token, (B, V)."""
+        """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) after each row's end."""
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         width = int(lengths.max())
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
@@ -111,7 +111,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Which slots a batch reads: a copy of its own rows, or every slot in place where most are in use.
+    """Which slots a batch reads: a copy of its own rows, or all in place where most are in use.
 
     Copying keys and values costs more than computing a few idle rows.
     """

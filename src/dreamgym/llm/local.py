@@ -23,7 +23,7 @@ from dreamgym.types import Completion
 
 
 class Encoder:
-    """Messages to token ids. Text can never become a control token; sampled ids stay as they are."""
+    """Messages to token ids. Text never becomes a control token; sampled ids stay as they are."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         backend = tokenizer.backend_tokenizer

@@ -10,13 +10,16 @@ from itertools import cycle
 from dreamgym.envs.alfworld.expert import Expert
 from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.games import Game
-from dreamgym.envs.alfworld.mistakes import mistake
+from dreamgym.envs.alfworld.mistakes import misreading, mistake, slip
 from dreamgym.types import DreamGymError, Ending, Episode, Turn
 
 AGENTS = ("expert", "random", "noisy")
 _MISTAKE_SHARE = 0.06  # of the random agent's actions: commands the world refuses
-_NOISE_SHARE = 0.15  # of the noisy expert's actions
-_NOISE_MISTAKE_SHARE = 0.4  # of that noise: commands the world refuses
+_NOISE_SHARE = 0.25  # of the noisy expert's actions
+_NOISE_MISTAKE_SHARE = 0.3  # of that noise: commands the world refuses
+_SLIP_SHARE = 0.5  # of that noise: near misses of what the expert meant to do
+_MISREAD_SHARE = 0.4  # of the noisy expert's episodes begin with another task in mind
+_MISREAD_TURNS = 12
 _HELP_SHARE = 0.002  # `help` is long and says the same every time
 """How often a random agent that could ask for help does."""
 
@@ -52,15 +55,24 @@ def _play(play: FastGame, agent: str, rng: random.Random, max_turns: int) -> Epi
     expert = None
     if agent != "random":
         expert = Expert(task.instruction, state, seed=rng.randrange(2**32))
+    misled = None
+    if expert is not None and agent == "noisy" and rng.random() < _MISREAD_SHARE:
+        misled = Expert(misreading(expert.goal, play, rng), state, seed=rng.randrange(2**32))
     turns: list[Turn] = []
-    for _ in range(max_turns):
-        action = _choose(play, expert, agent, rng)
+    for number in range(max_turns):
+        if number == _MISREAD_TURNS:
+            misled = None
+        action = _choose(play, misled or expert, agent, rng)
         next_state, reward, done, valid = play.step(action)
         turns.append(Turn(state, action, reward, next_state, valid))
         if done:
             return Episode(task, tuple(turns), Ending.DONE, "real")
         if expert is not None:
             expert.observe(action, next_state)
+        if misled is not None:
+            misled.observe(action, next_state)
+            if valid and action.startswith("move "):
+                misled = None  # it is done, and looks at the task again
         state = next_state
     return Episode(task, tuple(turns), Ending.TURN_LIMIT, "real")
 
@@ -69,6 +81,8 @@ def _choose(play: FastGame, expert: Expert | None, agent: str, rng: random.Rando
     if expert is None:
         return _random_action(play, rng, _MISTAKE_SHARE)
     if agent == "noisy" and rng.random() < _NOISE_SHARE:
+        if rng.random() < _SLIP_SHARE:
+            return slip(play, expert.goal, expert.act(), rng)
         return _random_action(play, rng, _NOISE_MISTAKE_SHARE)
     return expert.act()
 

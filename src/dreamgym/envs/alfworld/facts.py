@@ -211,7 +211,7 @@ def reason(house: Household, action: str, next_state: str) -> str:
 
 
 def verdict(house: Household, action: str, next_state: str) -> str:
-    """How far the goal is met after the action, clause by clause; empty where nothing bears on it."""
+    """How far the goal is met after the action; empty where the action does not bear on it."""
     goal = house.goal
     things = ENTITY.findall(action)
     verb = action.split(" ", 1)[0]
@@ -261,7 +261,7 @@ def kind_of(name: str) -> str:
 
 
 def true_household(game: FastGame) -> Household:
-    """The whole picture at a game's start, from the engine's own state: for audits, not for play."""
+    """The whole picture at a game's start, from the engine's own state: for audits."""
     problem, names = game.problem, game.problem.names
     house = Household(
         places=[names[place] for place in game.receptacles], goal=read_goal(game.game.goal)

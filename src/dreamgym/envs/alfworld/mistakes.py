@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 from dreamgym.envs.alfworld.fast import FastGame
+from dreamgym.envs.alfworld.goal import Goal
 
 _MALFORMED_SHARE = 0.08
 _TRIES = 20
@@ -133,3 +135,57 @@ def _change(play: FastGame, place: str) -> str:
     verbs = {"microwavetype": "heat", "fridgetype": "cool"}
     verb = verbs.get(play.problem.receptacle_types[place], "clean")
     return f"{verb} {_name(play, held)} with {_name(play, place)}" if held else ""
+
+
+def slip(play: FastGame, goal: Goal, intended: str, rng: random.Random) -> str:
+    """A near miss of an intended command: what a half-trained agent writes in its place.
+
+    Many slips are accepted and lead astray; a dream must know what they do, and that they are not
+    what the task wants.
+    """
+    here = _here(play, rng)
+    place = _name(play, here or rng.choice(play.receptacles))
+    held = _name(play, play.state.held) if play.state.held else ""
+    wanted = f"{goal.object_type} {rng.randint(1, 3)}"
+    verb = rng.choice(("clean", "heat", "cool"))
+    options = [
+        _swapped(play, intended, rng),
+        f"take {wanted} from {place}",
+        f"{verb} {held or wanted} with {place}",
+        f"move {held or wanted} to {place}",
+    ]
+    if goal.lamp:
+        options.append(f"use {goal.target_type} 1")
+    return rng.choice(options)
+
+
+def _swapped(play: FastGame, command: str, rng: random.Random) -> str:
+    """One of the command's names exchanged for another of its sort: a place, or a thing."""
+    names = [name for name in play.ids if re.search(rf"\b{name}\b", command)]
+    if not names:
+        return command
+    name = rng.choice(names)
+    problem = play.problem
+    sort = problem.receptacle_types if play.ids[name] in problem.receptacle_types else None
+    others = list(sort or problem.object_types)
+    return re.sub(rf"\b{name}\b", _name(play, rng.choice(others)), command)
+
+
+def misreading(goal: Goal, play: FastGame, rng: random.Random) -> str:
+    """The instruction as somebody might misread it: another state, thing or place, or no state."""
+    kinds = {name.rpartition(" ")[0] for name in play.ids}
+    places = sorted({kind_of_id(play, place) for place in play.receptacles})
+    things = sorted(kinds - set(places))
+    state, thing, target = goal.state, goal.object_type, goal.target_type
+    what = rng.choice(("state", "state", "thing", "place") if not goal.lamp else ("thing", "place"))
+    if what == "state":
+        state = rng.choice([s for s in ("", "hot", "cool", "clean") if s != state])
+    elif what == "thing":
+        thing = rng.choice(things)
+    if what == "place" or goal.lamp:
+        target = rng.choice(places)
+    return " ".join(f"put a {state} {thing} in {target}".split())
+
+
+def kind_of_id(play: FastGame, place: str) -> str:
+    return _name(play, place).rpartition(" ")[0]

@@ -1,0 +1,165 @@
+"""Golden numbers of Eq. 3 and of the clipped objective, and both against NumPy."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from episodes import group_of, small_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from dreamgym.algos.batch import Batch, Row, make_batch, token_logprobs
+from dreamgym.algos.grpo import group_advantages, grpo_loss
+from dreamgym.algos.learner import group_rows
+
+CLIP = (0.2, 0.28)
+
+
+def one_token(logprob: float, sampled: float, advantage: float) -> tuple[torch.Tensor, Batch]:
+    """The log-probability of a single trained token now, and the batch that holds it."""
+    batch = make_batch([Row((3, 4), (False, True), (0.0, sampled), advantage)])
+    return torch.tensor([[0.0, logprob]], requires_grad=True), batch
+
+
+def test_advantages_compare_inside_a_group() -> None:
+    half_solved = group_advantages(torch.tensor([1.0, 0.0, 0.0, 1.0]))
+    assert_close(half_solved, torch.tensor([1.0, -1.0, -1.0, 1.0]))
+    # one of four: mean 1/4, deviation sqrt(3)/4
+    one_of_four = group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
+    low = -1 / math.sqrt(3)
+    want = torch.tensor([math.sqrt(3), low, low, low], dtype=torch.float64)
+    assert_close(one_of_four, want, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.43, 0.7, 1.0])  # P036; engines.md rule 9
+def test_equal_returns_give_exactly_zero(value: float, dtype: torch.dtype) -> None:
+    for size in range(1, 17):
+        got = group_advantages(torch.full((size,), value, dtype=dtype))
+        assert got.tolist() == [0.0] * size
+
+
+def test_returns_that_differ_by_the_rounding_of_a_sum_are_equal() -> None:  # P036: max - min <= tol
+    assert 0.1 + 0.2 != 0.3
+    got = group_advantages(torch.tensor([0.1 + 0.2, 0.3, 0.3], dtype=torch.float64))
+    assert got.tolist() == [0.0, 0.0, 0.0]
+
+
+@given(st.lists(st.integers(0, 100).map(lambda n: n / 100), min_size=2, max_size=16))
+@settings(max_examples=200, deadline=None)
+def test_advantages_agree_with_numpy(returns: list[float]) -> None:
+    got = group_advantages(torch.tensor(returns, dtype=torch.float64)).numpy()
+    values = np.array(returns)
+    spread = np.sqrt(np.mean((values - np.mean(values)) ** 2))
+    equal = len(set(returns)) == 1
+    want = np.zeros_like(values) if equal else (values - np.mean(values)) / spread
+    assert np.abs(got - want).max() < 1e-6
+    assert abs(got.sum()) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 1.0, -1.0, -1.0),
+        (1.5, 1.0, -1.28, 0.0),  # a gain is capped at 1 + 0.28 ...
+        (1.5, -1.0, 1.5, 1.5),  # ... a loss is not
+        (0.5, 1.0, -0.5, -0.5),
+        (0.5, -1.0, 0.8, 0.0),  # below 1 - 0.2 there is nothing more to win
+        (1.25, 2.0, -2.5, -2.5),  # inside the wider upper bound
+    ],
+)
+def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient: float) -> None:
+    logprobs, batch = one_token(math.log(ratio), 0.0, advantage)
+    got, metrics = grpo_loss(logprobs, batch, clip=CLIP, num_tokens=1)
+    got.backward()
+    assert got.item() == pytest.approx(loss, abs=1e-6)
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, gradient], abs=1e-6)
+    assert metrics["policy/clip_fraction"] == float(gradient == 0.0)
+
+
+def test_the_drift_from_the_sampler_is_measured_by_a_number_that_is_never_negative() -> None:
+    for ratio, want in [(1.0, 0.0), (1.5, 0.5 - math.log(1.5)), (0.5, -0.5 + math.log(2))]:
+        logprobs, batch = one_token(math.log(ratio) - 1.0, -1.0, 1.0)
+        _, metrics = grpo_loss(logprobs, batch, clip=CLIP, num_tokens=1)
+        assert metrics["policy/kl_to_sampler"] == pytest.approx(want, abs=1e-6)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.lists(
+            st.tuples(st.booleans(), st.floats(-4, 0, width=32), st.floats(-4, 0, width=32)),
+            min_size=1,
+            max_size=9,
+        ),
+        st.floats(-2, 2, width=32),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(ROWS)
+@settings(max_examples=150, deadline=None)
+def test_the_loss_agrees_with_numpy(
+    drawn: list[tuple[list[tuple[bool, float, float]], float]],
+) -> None:
+    rows = [
+        Row(
+            (7,) * (len(tokens) + 1),
+            (False, *[trained for trained, _, _ in tokens]),
+            (0.0, *[old for _, old, _ in tokens]),
+            advantage,
+        )
+        for tokens, advantage in drawn
+    ]
+    num_tokens = max(1, sum(row.num_trained for row in rows))
+    batch = make_batch(rows)
+    now = torch.zeros(batch.ids.shape, dtype=torch.float64)
+    for i, (tokens, _) in enumerate(drawn):
+        now[i, 1 : len(tokens) + 1] = torch.tensor([new for _, _, new in tokens])
+    got, _ = grpo_loss(now, batch, clip=CLIP, num_tokens=num_tokens)
+    want = numpy_loss(drawn) / num_tokens
+    assert abs(got.item() - want) < 1e-6 * max(1.0, abs(want))
+
+
+def numpy_loss(drawn: Sequence[tuple[list[tuple[bool, float, float]], float]]) -> float:
+    """Token by token, by the cases of the clip."""
+    total = 0.0
+    for tokens, advantage in drawn:
+        for trained, old, new in tokens:
+            ratio = float(np.exp(np.float64(new) - np.float64(old)))
+            if advantage >= 0:
+                ratio = min(ratio, 1 + CLIP[1])
+            else:
+                ratio = max(ratio, 1 - CLIP[0])
+            total -= trained * ratio * advantage
+    return total
+
+
+def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
+    model = small_model()
+    rows, _ = group_rows([group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)])
+    random.Random(0).shuffle(rows)
+    assert len({len(row.ids) for row in rows}) > 3, "the lengths must be ragged"
+    num_tokens = sum(row.num_trained for row in rows)
+    gradients = []
+    for size in (1, 2, 8):
+        model.zero_grad()
+        for start in range(0, len(rows), size):
+            batch = make_batch(rows[start : start + size])
+            loss, _ = grpo_loss(
+                token_logprobs(model, batch), batch, clip=CLIP, num_tokens=num_tokens
+            )
+            loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    scale = gradients[0].abs().max()
+    assert scale > 1e-3
+    for other in gradients[1:]:
+        assert (gradients[0] - other).abs().max() < 1e-5 * scale

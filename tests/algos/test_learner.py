@@ -1,0 +1,228 @@
+"""One update: who takes part in it, what it moves, and that it goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from episodes import TASK, group_of, play_at_random, same_bits, small_model, small_tokenizer, weights
+from safetensors import SafetensorError
+
+from dreamgym.algos.batch import make_batch, token_logprobs
+from dreamgym.algos.learner import Learner, group_rows
+from dreamgym.algos.settings import LearnerConfig
+from dreamgym.envs.toy import ToyEnv, make_toy_env, toy_tasks
+from dreamgym.llm.base import Message, Sampling
+from dreamgym.llm.local import LocalLLM
+from dreamgym.rollout import RolloutConfig, collect
+from dreamgym.types import Completion, Ending, Episode, Group, Task
+
+CANARY = [Message("user", "You are in a room.")]
+
+
+def learner(seed: int = 0, temperature: float = 1.0, **settings: float) -> Learner:
+    config = LearnerConfig(**{"learning_rate": 1e-2, "minibatches": 1} | settings)
+    return Learner(small_model(seed), small_tokenizer(), config, temperature=temperature)
+
+
+def say(policy: LocalLLM, temperature: float = 0.0) -> Completion:
+    return asyncio.run(policy.complete(CANARY, Sampling(temperature, 8)))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.43, 0.7, 1.0])  # P036; engines.md rule 9
+def test_a_group_with_equal_returns_is_skipped_and_counted(value: float) -> None:
+    rows, skipped = group_rows([group_of([value] * 8), group_of([0.0, 1.0])])
+    assert len(rows) == 2
+    assert skipped == {"ALL_EQUAL": 1}
+
+
+def test_two_draws_of_one_task_are_two_groups() -> None:  # P039; engines.md rule 10
+    rows, skipped = group_rows([group_of([0.0] * 4), group_of([1.0] * 4)])
+    assert rows == [] and skipped == {"ALL_EQUAL": 2}
+
+
+def test_a_task_drawn_twice_is_played_as_two_groups_in_two_worlds() -> None:  # P039
+    task = toy_tasks(1)[0]
+    made: list[int] = []
+
+    def make_env(task: Task, group: int) -> ToyEnv:
+        made.append(group)
+        return make_toy_env(task, group)
+
+    policy = learner().policy(context=128)
+    config = RolloutConfig(group_size=3, max_turns=1, max_tokens=4)
+    draw = collect(policy, [task, task], make_env, config, world="real", seed=5)
+    groups = asyncio.run(draw)
+    assert [len(group.episodes) for group in groups] == [3, 3]
+    assert len(set(made[:3])) == len(set(made[3:])) == 1
+    assert made[0] != made[3]
+
+
+def faulty(ending: Ending, seed: int) -> Episode:
+    played = play_at_random(random.Random(seed), num_turns=2, reward=0.0)
+    return replace(played, ending=ending, fault="UNREADABLE")
+
+
+@pytest.mark.parametrize("ending", [Ending.DREAM_FAULT, Ending.ENV_FAULT])
+def test_a_fault_leaves_the_groups_statistics(ending: Ending) -> None:  # P019; rule 24
+    sound = group_of([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    mixed = replace(sound, episodes=(*sound.episodes[:3], faulty(ending, 1), *sound.episodes[3:]))
+    assert group_rows([mixed]) == group_rows([sound])
+    # 2 of 7: mean 2/7, deviation sqrt(10)/7
+    advantages = sorted(row.advantage for row in group_rows([mixed])[0])
+    assert advantages == pytest.approx([-2 / 10**0.5] * 5 + [5 / 10**0.5] * 2, abs=1e-9)
+
+
+def test_solved_attempts_beside_a_fault_teach_nothing() -> None:  # a fault is not a failure
+    solved = group_of([1.0, 1.0])
+    group = replace(solved, episodes=(*solved.episodes, faulty(Ending.DREAM_FAULT, 2)))
+    assert group_rows([group]) == ([], {"ALL_EQUAL": 1})
+    lonely = replace(group, episodes=group.episodes[1:])
+    assert group_rows([lonely]) == ([], {"FAULTS": 1})
+
+
+def test_a_batch_with_nothing_to_train_moves_no_bit() -> None:  # P046
+    subject = learner()
+    subject.update([group_of([0.0, 1.0])])  # momentum that an empty step could apply
+    before = weights(subject.model)
+    for groups in ([group_of([1.0] * 4)], [Group(TASK, (faulty(Ending.ENV_FAULT, 3),))], []):
+        metrics = subject.update(groups)
+        assert metrics["train/tokens"] == 0 and "policy/loss" not in metrics
+    assert same_bits(weights(subject.model), before)
+
+
+def test_metrics_tell_how_many_groups_taught_something() -> None:
+    metrics = learner().update([group_of([0.0, 1.0]), group_of([1.0, 1.0]), group_of([0.0, 0.0])])
+    assert metrics["train/informative_groups"] == pytest.approx(1 / 3)
+    assert metrics["skipped/all_equal"] == 2
+    assert metrics["train/tokens"] > 0
+
+
+def test_after_an_update_a_new_policy_samples_with_the_new_weights() -> None:  # P052
+    subject = learner()
+    old = subject.policy()
+    before = say(old)
+    subject.update([group_of([0.0, 1.0, 0.0, 1.0])])
+    after = say(subject.policy())
+    assert after != before
+    assert say(old) == before, "a handle is a snapshot: it must not change while it samples"
+    ids = torch.tensor([[*after.prompt_ids, *after.ids]])
+    with torch.no_grad():
+        logprobs = subject.model(input_ids=ids).logits[0].log_softmax(-1)[:-1]
+    trained = logprobs.gather(1, ids[0, 1:, None])[-len(after.ids) :, 0].tolist()
+    assert list(after.logprobs) == pytest.approx(trained, abs=1e-4)
+
+
+def test_the_first_pass_is_on_policy_at_the_temperature_it_was_sampled_with() -> None:  # rule 16
+    subject = learner(temperature=0.7)
+    config = RolloutConfig(group_size=4, max_turns=3, max_tokens=6, temperature=0.7)
+    tasks = toy_tasks(2)
+    policy = subject.policy(context=256)
+    groups = asyncio.run(collect(policy, tasks, make_toy_env, config, world="real", seed=0))
+    paid = [
+        replace(group, episodes=tuple(with_reward(e, i % 2) for i, e in enumerate(group.episodes)))
+        for group in groups
+    ]
+    rows, _ = group_rows(paid)
+    assert rows, "at least one group must have two episodes with a whole turn"
+    batch = make_batch(rows)
+    with torch.no_grad():
+        now = token_logprobs(subject.model, batch, 0.7)
+        other = token_logprobs(subject.model, batch, 1.0)
+    assert ((now - batch.logprobs) * batch.mask).abs().max() < 1e-4
+    assert ((other - batch.logprobs) * batch.mask).abs().max() > 1e-2
+    metrics = subject.update(paid)
+    assert metrics["policy/kl_to_sampler"] < 1e-6 and metrics["policy/clip_fraction"] == 0
+
+
+def with_reward(episode: Episode, reward: float) -> Episode:
+    if not episode.turns:
+        return episode
+    last = replace(episode.turns[-1], reward=float(reward))
+    return replace(episode, turns=(*episode.turns[:-1], last), ending=Ending.DONE)
+
+
+def test_what_paid_becomes_likelier_and_what_did_not_less_likely() -> None:
+    subject = learner(learning_rate=1e-3)
+    rows, _ = group_rows([group_of([1.0, 0.0], seed=4)])
+    batch = make_batch(rows)
+    before = token_logprobs(subject.model, batch).detach().sum(dim=1)
+    # ratios start at 1: the sampler's numbers are the model's own
+    kept = token_logprobs(subject.model, batch).detach()
+    subject._optimise(
+        [
+            replace(row, logprobs=tuple(p[: len(row.ids)].tolist()))
+            for row, p in zip(rows, kept, strict=True)
+        ]
+    )
+    change = token_logprobs(subject.model, batch).detach().sum(dim=1) - before
+    assert change[0] > 0 > change[1]
+
+
+def test_a_gradient_that_is_not_finite_is_not_applied() -> None:
+    subject = learner()
+    before = weights(subject.model)
+    group = group_of([0.0, 1.0])
+    episodes = []
+    for episode in group.episodes:
+        completion = replace(
+            episode.turns[0].completion, logprobs=(-1e9,) * len(episode.turns[0].completion.ids)
+        )
+        turns = (replace(episode.turns[0], completion=completion), *episode.turns[1:])
+        episodes.append(replace(episode, turns=turns))
+    with pytest.raises(FloatingPointError, match="not applied"):
+        subject.update([replace(group, episodes=tuple(episodes))])
+    assert same_bits(weights(subject.model), before)
+
+
+def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    subject = learner(epochs=2, minibatches=2)
+    first, second = group_of([0.0, 1.0, 0.5]), group_of([1.0, 0.0, 0.0, 0.0], seed=8)
+    subject.update([first])
+    subject.save(tmp_path)
+    model = type(subject.model).from_pretrained(tmp_path, dtype=torch.float32)
+    other = Learner(model, small_tokenizer(), subject.config)
+    other.load_optimizer(tmp_path)
+    assert other.step == subject.step == 1
+    metrics, metrics_other = subject.update([second]), other.update([second])
+    assert metrics == metrics_other
+    assert same_bits(weights(subject.model), weights(other.model))
+    # the optimiser's momentum took part: without it the step is another one
+    fresh = Learner(
+        type(subject.model).from_pretrained(tmp_path, dtype=torch.float32),
+        small_tokenizer(),
+        subject.config,
+    )
+    fresh.step = 1
+    fresh.update([second])
+    assert not same_bits(weights(fresh.model), weights(other.model))
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.mkdir, (self.path,)  # type: ignore[return-value]
+
+
+def test_a_pickle_in_place_of_the_optimiser_is_refused_unread(tmp_path: Path) -> None:  # P100
+    subject = learner()
+    subject.update([group_of([0.0, 1.0])])
+    subject.save(tmp_path)
+    before = weights(subject.model)
+    bomb = pickle.dumps(Bomb(tmp_path / "harmed"))
+    (tmp_path / "optimizer.safetensors").write_bytes(bomb)
+    with pytest.raises(SafetensorError):
+        subject.load_optimizer(tmp_path)
+    assert not (tmp_path / "harmed").exists()
+    assert same_bits(weights(subject.model), before)
+    pickle.loads(bomb)
+    assert (tmp_path / "harmed").exists(), "the bomb must be a live one"

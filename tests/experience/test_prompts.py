@@ -1,0 +1,98 @@
+"""What the experience model reads is its interface: a change of it must be seen, and meant."""
+
+from __future__ import annotations
+
+from dreamgym.envs.text import Annotation, Note
+from dreamgym.experience.corpus import transition_conversation
+from dreamgym.experience.prompts import (
+    Answer,
+    answer_text,
+    hidden_question,
+    lookup_message,
+    opening,
+    variant_messages,
+)
+from dreamgym.llm.base import Message
+from dreamgym.types import Ending, Episode, Task, Turn
+
+TASK = Task("t", "put a pen in drawer", "You see a drawer 1.\n\nYour task is to: put a pen in drawer.")
+HOME = Episode(
+    TASK,
+    (
+        Turn(TASK.first_state, "open drawer 1", 0.0, "You open the drawer 1."),
+        Turn("You open the drawer 1.", "fly", 0.0, "Nothing happens.", valid=False),
+        Turn("Nothing happens.", "move pen 1 to drawer 1", 1.0, "You move the pen 1."),
+    ),
+    Ending.DONE,
+    "real",
+)
+START = {
+    "drawer 1": "The drawer 1 is closed. In it, you see nothing.",
+    "you": "You are facing the drawer 1. You carry a pen 1.",
+}
+NOTES = (
+    Note("It is closed.", ("The drawer 1 is open. In it, you see nothing.",)),
+    Note("", ()),
+    Note("The pen is wanted.", ("The drawer 1 is open. In it, you see a pen 1.",)),
+)
+
+
+def test_the_messages_of_one_episode_are_these() -> None:
+    assert transition_conversation(HOME, Annotation(START, NOTES)) == [
+        Message("user", TASK.first_state),
+        Message("user", "open drawer 1"),
+        Message(
+            "system",
+            "The drawer 1 is closed. In it, you see nothing."
+            " You are facing the drawer 1. You carry a pen 1.",
+        ),
+        Message(
+            "assistant",
+            '<think>It is closed.</think>{"next_state":"You open the drawer 1.",'
+            '"facts":["The drawer 1 is open. In it, you see nothing."],"reward":0,"done":false}',
+        ),
+        Message("user", "fly"),
+        Message(
+            "system",
+            "You are facing the drawer 1. You carry a pen 1."
+            " The drawer 1 is open. In it, you see nothing.",
+        ),
+        Message("assistant", '{"next_state":"Nothing happens.","facts":[],"reward":0,"done":false}'),
+        Message("user", "move pen 1 to drawer 1"),
+        Message(
+            "system",
+            "The drawer 1 is open. In it, you see nothing."
+            " You are facing the drawer 1. You carry a pen 1.",
+        ),
+        Message(
+            "assistant",
+            '<think>The pen is wanted.</think>{"next_state":"You move the pen 1.",'
+            '"facts":["The drawer 1 is open. In it, you see a pen 1."],"reward":1,"done":true}',
+        ),
+    ]
+
+
+def test_an_instruction_that_the_first_state_does_not_tell_is_told() -> None:
+    assert opening(TASK) == Message("user", TASK.first_state)
+    silent = Task("t", "take the key", "You see a box 1.")
+    assert opening(silent).text == "You see a box 1.\n\nYour task is to: take the key"
+
+
+def test_the_most_similar_transition_stands_nearest_to_the_facts() -> None:
+    message = lookup_message(["A is here.", "B is there."], [("open a", "It is."), ("open b", "No.")])
+    assert message == Message(
+        "system", "Elsewhere: open b > No.\nElsewhere: open a > It is.\nA is here. B is there."
+    )
+
+
+def test_hidden_facts_and_harder_tasks_are_asked_for_in_these_words() -> None:
+    assert hidden_question("drawer 1") == Message("user", "What is at the drawer 1?")
+    assert variant_messages(TASK) == [
+        Message("user", TASK.first_state),
+        Message("user", "Write a harder task for this place."),
+    ]
+
+
+def test_an_answer_is_compact_and_keeps_letters_as_they_are() -> None:
+    text = answer_text(Answer('Say "é".', 0.5, True))
+    assert text == '{"next_state":"Say \\"é\\".","facts":[],"reward":0.5,"done":true}'
