@@ -135,10 +135,7 @@ def numpy_loss(drawn: Sequence[tuple[list[tuple[bool, float, float]], float]]) -
     for tokens, advantage in drawn:
         for trained, old, new in tokens:
             ratio = float(np.exp(np.float64(new) - np.float64(old)))
-            if advantage >= 0:
-                ratio = min(ratio, 1 + CLIP[1])
-            else:
-                ratio = max(ratio, 1 - CLIP[0])
+            ratio = min(ratio, 1 + CLIP[1]) if advantage >= 0 else max(ratio, 1 - CLIP[0])
             total -= trained * ratio * advantage
     return total
 

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from episodes import TASK, group_of, play_at_random, same_bits, small_model, small_tokenizer, weights
+from episodes import (
+    TASK,
+    encoder,
+    group_of,
+    play_at_random,
+    same_bits,
+    small_model,
+    small_tokenizer,
+    weights,
+)
 from safetensors import SafetensorError
 
-from dreamgym.algos.batch import make_batch, token_logprobs
+from dreamgym.algos.batch import conversation_row, make_batch, token_logprobs
 from dreamgym.algos.learner import Learner, group_rows
-from dreamgym.algos.settings import LearnerConfig
+from dreamgym.algos.settings import LearnerConfig, SFTConfig
+from dreamgym.algos.sft import fit
 from dreamgym.envs.toy import ToyEnv, make_toy_env, toy_tasks
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.local import LocalLLM
@@ -120,6 +130,9 @@ def test_after_an_update_a_new_policy_samples_with_the_new_weights() -> None:  #
 
 def test_the_first_pass_is_on_policy_at_the_temperature_it_was_sampled_with() -> None:  # rule 16
     subject = learner(temperature=0.7)
+    talk = [Message("user", toy_tasks(1)[0].first_state), Message("assistant", "look")]
+    habit = SFTConfig(num_tokens=1500, tokens_per_step=100, warmup_steps=1, learning_rate=1e-2)
+    fit(subject.model, [conversation_row(talk, encoder())], habit, seed=0)  # to end its messages
     config = RolloutConfig(group_size=4, max_turns=3, max_tokens=6, temperature=0.7)
     tasks = toy_tasks(2)
     policy = subject.policy(context=256)

@@ -24,7 +24,7 @@ from dreamgym.envs.alfworld.furnish import RoomSpec
 from dreamgym.envs.alfworld.games import Game, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
-from dreamgym.experience.hidden import HiddenState, subject
+from dreamgym.experience.hidden import HiddenState
 from dreamgym.types import Episode, Turn
 
 TEXT = AlfworldText()
@@ -74,13 +74,15 @@ def differences(game: Game, episode: Episode) -> tuple[int, list[str]]:
     hidden = HiddenState(note.start)
     wrong = []
     for index, turn in enumerate(episode.turns):
-        told, _, _, _ = play.step(turn.action)
+        told, _, done, _ = play.step(turn.action)
         assert told == turn.next_state
         apply(house, turn.action, turn.next_state)
         hidden.update(note.notes[index].facts)
+        if TEXT.met(game.goal, hidden.facts) != done:
+            wrong.append(f"{game.goal!r} after {turn.action!r}: {'' if done else 'not '}met")
         true = truth(play, house)
         tracked = {key: house.fact(key) for key in true.places}
-        noted = {subject(fact): fact for fact in hidden}  # type: ignore[attr-defined]
+        noted = hidden.facts
         for where, facts in (("tracked", tracked), ("noted", noted)):
             wrong += [
                 f"{where} after {turn.action!r}: {facts.get(key)!r} is {fact!r}"
@@ -192,7 +194,9 @@ def test_a_room_without_what_the_task_asks_for_cannot_be_solved(
         house = true_household(FastGame(game))
         assert house.goal is not None
         wanted = house.goal.object_type
-        facts = {key: fact.replace(f"a {wanted} ", "a thing ") for key, fact in house.facts().items()}
+        facts = {
+            key: fact.replace(f"a {wanted} ", "a thing ") for key, fact in house.facts().items()
+        }
         assert not TEXT.solvable(game.goal, episode.task.first_state, facts)
         assert not TEXT.solvable("dance", episode.task.first_state, house.facts())
 
@@ -255,7 +259,9 @@ def test_a_start_is_mended_so_that_every_thing_stands_in_one_place() -> None:
     }
 
 
-@pytest.mark.parametrize("sentence", ["", "you see", "The fridge 1 is", "In it, you see", "a mug 1"])
+@pytest.mark.parametrize(
+    "sentence", ["", "you see", "The fridge 1 is", "In it, you see", "a mug 1"]
+)
 def test_a_sentence_cut_off_is_an_empty_place(sentence: str) -> None:
     facts = TEXT.start_facts("put a mug in desk", ROOM, {"fridge 1": sentence})
     assert facts["fridge 1"].endswith("you see nothing.")

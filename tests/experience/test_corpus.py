@@ -50,12 +50,14 @@ def lived(task: Task, mark: str = "") -> Episode:
 def logs(tmp_path: Path) -> tuple[list[Episode], LexicalRetriever]:
     episodes = [lived(task, f" [{task.id}]") for task in toy_tasks(6)]
     with ReplayStore(tmp_path / "replay.sqlite") as store:
-        store.add_episodes(episodes, provenance=Provenance(run="t", env="toy"))
+        store.add_episodes(episodes, provenance=Provenance(run="t", agent="expert", env="toy"))
         return episodes, LexicalRetriever.from_store(store)
 
 
 def shown(messages: Sequence[str]) -> list[str]:
-    return [line for text in messages for line in text.split("\n") if line.startswith("Elsewhere: ")]
+    return [
+        line for text in messages for line in text.split("\n") if line.startswith("Elsewhere: ")
+    ]
 
 
 def test_retrieval_never_shows_the_task_that_is_learnt(
@@ -143,11 +145,11 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
     assert (request.text, answer.text) == (VARIANT_REQUEST, "do long")
 
 
-def test_the_corpus_holds_transitions_hidden_states_and_harder_tasks() -> None:
-    episodes = [lived(task) for task in toy_tasks(4)]
+def test_the_corpus_holds_transitions_some_hidden_states_and_harder_tasks() -> None:
+    episodes = [lived(task) for task in toy_tasks(12)]
     corpus = experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)
     questions = [talk[1].text for talk in corpus]
     assert sum(q.startswith("open ") for q in questions) == len(episodes)
-    assert sum(q.startswith("What is at") for q in questions) == len(episodes)
+    assert 0 < sum(q.startswith("What is at") for q in questions) < len(episodes)
     assert VARIANT_REQUEST in questions
     assert corpus == experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)

@@ -1,4 +1,4 @@
-"""The dream is an `Env` like any other: its contract, its faults, and what an agent cannot do to it."""
+"""The dream is an `Env` like any other: its contract, its faults, and what no agent can do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dreamgym.envs.text import PlainText
 from dreamgym.envs.toy import NOTHING_HAPPENS, THINGS, make_toy_env, toy_tasks, wanted_by
 from dreamgym.experience.dream import DreamEnv, DreamWorld
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.prompts import Answer, answer_text
 from dreamgym.llm.base import Message
 from dreamgym.llm.local import Encoder
 from dreamgym.llm.scripted import ScriptedLLM
@@ -120,6 +121,31 @@ def test_a_reward_for_an_action_that_failed_is_a_contradiction() -> None:
     assert world.model.faults == {"CONTRADICTION": 2}
 
 
+@pytest.mark.parametrize("facts", [[], ["You carry the coin."], ["In the box 3, there is a key."]])
+def test_a_success_that_the_dreams_own_facts_do_not_support_is_spurious(facts: list[str]) -> None:
+    solve = dream_the_toy()
+    claim = answer_text(Answer("You won.", 1.0, True, facts=tuple(facts)))
+    world = toy_dream(ScriptedLLM(lambda p: claim if p[-2].text == "look" else solve(p)))
+    episode = play_actions(world, ["open box 1", "look"])
+    assert (episode.ending, episode.fault) == (Ending.DREAM_FAULT, "SPURIOUS")
+    assert world.model.faults == {"SPURIOUS": 2} and episode.reward == 0
+
+
+def test_a_refused_answer_leaves_no_facts_behind() -> None:
+    """What a spurious claim says of the world is forgotten with it."""
+    claim = answer_text(Answer("You won.", 1.0, True, facts=("In the box 2, there is a key.",)))
+    good = answer_text(Answer("You see nothing.", 0.0, False))
+    world = toy_dream(ScriptedLLM([claim, good]), known={TASK.id: facts_of(TASK)})
+
+    async def look() -> tuple[list[str], int]:
+        env = world.make_env(TASK, 0)
+        await env.start(TASK)
+        await env.step("look")
+        return env.hidden.about("open box 2"), world.model.faults["SPURIOUS"]
+
+    assert asyncio.run(look()) == ([facts_of(TASK)["box 2"]], 1)
+
+
 @pytest.mark.parametrize("action", [*SMUGGLED, "", " ", "open the box 1", "look look", "LOOK"])
 def test_an_action_outside_the_grammar_fails_and_no_model_is_asked(action: str) -> None:
     world = toy_dream()
@@ -135,7 +161,9 @@ def test_p103_household_grammar_takes_no_smuggled_answer(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", SMUGGLED)
-def test_p103_an_answer_smuggled_into_an_action_pays_nothing_and_forges_no_turn(action: str) -> None:
+def test_p103_an_answer_smuggled_into_an_action_pays_nothing_and_forges_no_turn(
+    action: str,
+) -> None:
     """Also where every line is an action: it stays one message of the user, word for word."""
     llm = ScriptedLLM(lambda prompt: '{"next_state":"You see it.","reward":0,"done":false}')
     model = ExperienceModel(llm, PlainText(), ExperienceConfig(k=0))
@@ -155,7 +183,7 @@ def hidden_of(world: DreamWorld, groups: Sequence[int]) -> list[list[str]]:
     async def start_all() -> list[list[str]]:
         envs = [world.make_env(TASK, group) for group in groups]
         await asyncio.gather(*(env.start(TASK) for env in envs))
-        return [list(env.hidden) for env in envs]  # type: ignore[call-overload]
+        return [list(env.hidden.facts.values()) for env in envs]
 
     return asyncio.run(start_all())
 
@@ -210,7 +238,9 @@ def test_a_task_no_world_can_hold_faults_every_attempt_of_its_group() -> None:
     world = toy_dream(hidden_tries=2)
     config = RolloutConfig(group_size=3)
     groups = asyncio.run(
-        collect(ScriptedLLM(lambda p: "look"), [task], world.make_env, config, world="dream", seed=0)
+        collect(
+            ScriptedLLM(lambda p: "look"), [task], world.make_env, config, world="dream", seed=0
+        )
     )
     assert [e.fault for e in groups[0].episodes] == ["UNSOLVABLE"] * 3
     assert world.model.faults == {"UNSOLVABLE_START": 2}  # drawn once for all three

@@ -144,7 +144,7 @@ def test_hidden_states_are_drawn_from_seeds_of_their_own() -> None:
         assert all(sampling.temperature == 1.0 for sampling in llm.asked)
         return [sampling.seed for sampling in llm.asked]
 
-    seeds = [random.Random(0).randrange(2**32) for _ in range(5)]
+    seeds = [random.Random(i).randrange(2**32) for i in range(5)]
     drawn = [number for seed in seeds for number in noise(seed)]
     assert len(set(drawn)) == len(drawn) == 30
     assert noise(seeds[0]) == drawn[:6]

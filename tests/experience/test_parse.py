@@ -36,7 +36,9 @@ def body(reward: str, done: str = "true", state: str = '"ok"') -> str:
     return f'{{"next_state":{state},"reward":{reward},"done":{done}}}'
 
 
-@pytest.mark.parametrize("thought", [WON, "maybe {won}", "{" * 9, '{"reward":1', "[3] of {a,b}", ""])
+@pytest.mark.parametrize(
+    "thought", [WON, "maybe {won}", "{" * 9, '{"reward":1', "[3] of {a,b}", ""]
+)
 def test_p001_what_stands_in_the_reasoning_is_no_answer(thought: str) -> None:
     answer = read_answer(Completion(f"<think>1. maybe output {thought}</think>\n{LOST}"))
     assert (answer.reward, answer.done) == (0.0, False)
@@ -83,7 +85,7 @@ def test_p007_a_run_of_blanks_is_degenerate(blank: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{\"next_state\":\"The note says 'keep out'}",
+        '{"next_state":"The note says \'keep out\'}',
         '{"next_state":"a","reward":0',
         '{"next_state":"a","done":false}',
         '{"reward":1,"done":true}',
@@ -104,7 +106,8 @@ def test_p009_an_answer_cut_off_is_told_from_a_wrong_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"reward":1}\n{"reward":0}', WON + LOST, f"First {LOST} or else {WON}", f"[{WON},{LOST}]"]
+    "text",
+    ['{"reward":1}\n{"reward":0}', WON + LOST, f"First {LOST} or else {WON}", f"[{WON},{LOST}]"],
 )
 def test_p010_two_answers_are_ambiguous(text: str) -> None:
     assert fault(text) == "AMBIGUOUS"
@@ -172,7 +175,9 @@ def test_p018_prose_is_never_scored(text: str) -> None:
     assert fault(text) == "UNREPAIRABLE"
 
 
-@pytest.mark.parametrize("said", ['"nan"', '"inf"', '"1.5"', '"-0.5"', '"1"', '"0"', '""', "[1]", "{}"])
+@pytest.mark.parametrize(
+    "said", ['"nan"', '"inf"', '"1.5"', '"-0.5"', '"1"', '"0"', '""', "[1]", "{}"]
+)
 def test_p024_a_reward_in_quotes_is_no_reward(said: str) -> None:
     assert fault(body(said)) == "UNREPAIRABLE"
 
@@ -215,7 +220,8 @@ def test_facts_are_sentences(facts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "read"), [("0", 0.0), ("1", 1.0), ("0.0", 0.0), ("1.0", 1.0), ("-0.0", 0.0), ("5e-324", 5e-324)]
+    ("said", "read"),
+    [("0", 0.0), ("1", 1.0), ("0.0", 0.0), ("1.0", 1.0), ("-0.0", 0.0), ("5e-324", 5e-324)],
 )
 def test_the_edges_of_the_range_are_inside_it(said: str, read: float) -> None:
     assert reward(body(said)) == read
@@ -272,9 +278,39 @@ def test_a_reward_is_written_in_the_shortest_way_and_read_again(reward: float) -
 
 
 PIECES = st.sampled_from(
-    ["<think>", "</think>", "{", "}", "[", "]", '"', '"next_state":', '"reward":', '"done":', "true"]
-    + ["false", "null", "0", "1", "-1", "1e999", "NaN", ",", ":", " ", "\\", "\\ud800", "\ud800", "\0"]
-    + [WON, LOST, "9" * 4400, "[" * 20, " " * 250, '"a"', "```json\n", "é", "：", '"facts":["a"]']
+    [
+        *(
+            "<think>",
+            "</think>",
+            "{",
+            "}",
+            "[",
+            "]",
+            '"',
+            ",",
+            ":",
+            " ",
+            "\\",
+            "```json\n",
+            "é",
+            "：",
+        ),
+        *('"next_state":', '"reward":', '"done":', '"facts":["a"]', '"a"', "true", "false", "null"),
+        *(
+            "0",
+            "1",
+            "-1",
+            "1e999",
+            "NaN",
+            "9" * 4400,
+            "[" * 20,
+            " " * 250,
+            "\\ud800",
+            "\ud800",
+            "\0",
+        ),
+        *(WON, LOST),
+    ]
 )
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 objects = st.fixed_dictionaries(

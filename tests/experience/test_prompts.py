@@ -15,7 +15,9 @@ from dreamgym.experience.prompts import (
 from dreamgym.llm.base import Message
 from dreamgym.types import Ending, Episode, Task, Turn
 
-TASK = Task("t", "put a pen in drawer", "You see a drawer 1.\n\nYour task is to: put a pen in drawer.")
+TASK = Task(
+    "t", "put a pen in drawer", "You see a drawer 1.\n\nYour task is to: put a pen in drawer."
+)
 HOME = Episode(
     TASK,
     (
@@ -57,7 +59,9 @@ def test_the_messages_of_one_episode_are_these() -> None:
             "You are facing the drawer 1. You carry a pen 1."
             " The drawer 1 is open. In it, you see nothing.",
         ),
-        Message("assistant", '{"next_state":"Nothing happens.","facts":[],"reward":0,"done":false}'),
+        Message(
+            "assistant", '{"next_state":"Nothing happens.","facts":[],"reward":0,"done":false}'
+        ),
         Message("user", "move pen 1 to drawer 1"),
         Message(
             "system",
@@ -79,7 +83,9 @@ def test_an_instruction_that_the_first_state_does_not_tell_is_told() -> None:
 
 
 def test_the_most_similar_transition_stands_nearest_to_the_facts() -> None:
-    message = lookup_message(["A is here.", "B is there."], [("open a", "It is."), ("open b", "No.")])
+    message = lookup_message(
+        ["A is here.", "B is there."], [("open a", "It is."), ("open b", "No.")]
+    )
     assert message == Message(
         "system", "Elsewhere: open b > No.\nElsewhere: open a > It is.\nA is here. B is there."
     )

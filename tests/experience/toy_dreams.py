@@ -18,7 +18,7 @@ from dreamgym.types import Episode, Task
 
 BOXES = ("box 1", "box 2", "box 3")
 _ACTION = re.compile(r"look|open box \d|take \w+")
-_WANTED = re.compile(r"take the (\w+)")
+_WANTED = re.compile(r"take (?:the )?(\w+)")
 _FACT = re.compile(r"In the (box \d), there is a (\w+)\.")
 _OPENED = re.compile(r"You open (box \d)\. In it, you see a (\w+)\.")
 
@@ -45,7 +45,7 @@ class ToyText:
         for turn in episode.turns:
             for box, thing in _OPENED.findall(turn.next_state):
                 start[box] = fact(box, thing)
-        return Annotation(start, tuple(Note(f"So it is: {t.action}.", ()) for t in episode.turns))
+        return Annotation(start, tuple(_note(turn.action) for turn in episode.turns))
 
     def places(self, first_state: str) -> Sequence[str]:
         return BOXES
@@ -60,12 +60,21 @@ class ToyText:
         things = [found[2] for found in map(_FACT.fullmatch, facts.values()) if found]
         return wanted is not None and wanted[1] in things
 
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
+        wanted = _WANTED.search(instruction)
+        return wanted is not None and facts.get("you") == f"You carry the {wanted[1]}."
+
     def retell(self, first_state: str, instruction: str) -> str:
-        return first_state
+        return re.sub("take the \\w+", instruction, first_state)
+
+
+def _note(action: str) -> Note:
+    taken = _WANTED.fullmatch(action)
+    return Note(f"So it is: {action}.", (f"You carry the {taken[1]}.",) if taken else ())
 
 
 def dream_the_toy(orders: Sequence[Sequence[str]] = (THINGS,)) -> Callable[..., str]:
-    """An experience model as a function of its prompt: it plays the toy world by the facts it reads.
+    """An experience model as a function of its prompt: it plays the toy world by what it reads.
 
     Asked what is hidden, it goes through `orders` of things, a new one for every first box.
     """
@@ -77,7 +86,7 @@ def dream_the_toy(orders: Sequence[Sequence[str]] = (THINGS,)) -> Callable[..., 
         question = prompt[-1].text
         if question.startswith("What is at the box"):
             number = int(question[-2])
-            if number == 1:
+            if number == 1 or not now:
                 now = list(next(order))
             return fact(f"box {number}", now[number - 1])
         if question == VARIANT_REQUEST:
@@ -102,7 +111,7 @@ def _react(prompt: Sequence[Message]) -> Answer:
     if verb == "take" and name in seen.values():
         wanted = _WANTED.search(prompt[0].text)
         paid = float(wanted is not None and wanted[1] == name)
-        return Answer(f"You take the {name}.", paid, True, why)
+        return Answer(f"You take the {name}.", paid, True, why, (f"You carry the {name}.",))
     return Answer(NOTHING_HAPPENS, 0.0, False, why)
 
 

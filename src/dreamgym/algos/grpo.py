@@ -7,14 +7,16 @@ from torch import Tensor
 
 from dreamgym.algos.batch import Batch
 
+TOLERANCE = 1e-6  # returns lie in [0, 1] and are sums: what rounding sets apart is equal
+
 
 def group_advantages(rewards: Tensor) -> Tensor:
     """Eq. 3: centre and scale returns (G,) of one group; equal returns give zeros.
 
     Equality is tested on the returns themselves: a float's standard deviation of equal numbers need
-    not be 0, and dividing by it would turn rounding into advantages.
+    not be 0, and dividing by it would turn rounding into advantages. So would 0.1 + 0.2 beside 0.3.
     """
-    if rewards.numel() == 0 or bool(rewards.max() == rewards.min()):
+    if rewards.numel() == 0 or bool(rewards.max() - rewards.min() <= TOLERANCE):
         return torch.zeros_like(rewards)
     return (rewards - rewards.mean()) / rewards.std(correction=0)
 
@@ -36,6 +38,6 @@ def grpo_loss(
     cut = (clipped * batch.advantages < ratio * batch.advantages) & batch.mask.bool()
     drift = ((ratio - 1) - (logprobs - batch.logprobs)) * batch.mask  # k3, never negative
     return loss, {
-        "policy/clip_fraction": float(cut.sum()) / num_tokens,
-        "policy/kl_to_sampler": float(drift.sum()) / num_tokens,
+        "policy/clip_fraction": cut.sum().item() / num_tokens,
+        "policy/kl_to_sampler": drift.sum().item() / num_tokens,
     }

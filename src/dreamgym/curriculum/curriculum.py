@@ -56,6 +56,9 @@ class Curriculum:
         most = int(self.config.share * number)
         variants = _draw(self.variants, min(most, len(self.variants)), self._weight, rng)
         tasks = _draw(self.tasks, min(number - len(variants), len(self.tasks)), self._weight, rng)
+        # λ is a share of what is drawn: where real tasks are few, so are variants
+        while len(variants) > self.config.share * (len(tasks) + len(variants)):
+            variants.pop()
         return tasks + variants
 
     def _weight(self, task: Task) -> float:
@@ -82,6 +85,9 @@ class Curriculum:
 
     async def _vary(self, parent: Task, model: ExperienceModel, number: int) -> Task | None:
         instruction = await model.vary(parent, number)
+        if not instruction:
+            self.refused["EMPTY"] += 1
+            return None
         variant = replace(
             parent,
             instruction=instruction,

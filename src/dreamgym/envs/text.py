@@ -51,6 +51,10 @@ class WorldText(Protocol):
         """Whether a world with these facts can meet the instruction at all."""
         ...
 
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
+        """Whether these facts meet the instruction: a claimed success must be supported by them."""
+        ...
+
     def retell(self, first_state: str, instruction: str) -> str:
         """The first state of the same world under another instruction."""
         ...
@@ -77,6 +81,9 @@ class PlainText:
         return dict(known)
 
     def solvable(self, instruction: str, first_state: str, facts: Mapping[str, str]) -> bool:
+        return True
+
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
         return True
 
     def retell(self, first_state: str, instruction: str) -> str:

@@ -23,6 +23,10 @@ from dreamgym.types import Episode
 
 Conversation = list[Message]
 
+HIDDEN_SHARE = 0.33
+"""Of the episodes that also teach what is hidden. What cannot be known is all noise in a gradient,
+and too much of it holds up the rest."""
+
 
 def transition_conversation(
     episode: Episode,
@@ -98,6 +102,6 @@ def experience_corpus(
     for episode in episodes:
         annotation = text.annotate(episode)
         corpus.append(transition_conversation(episode, annotation, retriever=retriever, k=k))
-        if hidden := hidden_conversation(episode, annotation, text, rng):
-            corpus.append(hidden)
-    return corpus + variant_conversations(episodes, text)
+        if rng.random() < HIDDEN_SHARE:
+            corpus.append(hidden_conversation(episode, annotation, text, rng))
+    return [messages for messages in corpus if messages] + variant_conversations(episodes, text)

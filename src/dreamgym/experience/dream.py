@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from dreamgym.experience.hidden import HiddenState
 from dreamgym.experience.model import ExperienceModel
-from dreamgym.experience.prompts import opening
+from dreamgym.experience.prompts import Answer, opening
 from dreamgym.llm.base import Message
 from dreamgym.types import DreamFault, Ending, StepResult, Task
 
@@ -72,7 +72,7 @@ class DreamEnv:
         asked = self._model.ask(self._state, action, self.hidden.about(action), self._task)
         messages = [*self._messages, *asked]
         seed = zlib.crc32(f"{self._task.id}/{self._group}/{len(messages)}".encode())
-        answer, message = await self._model.answer(messages, self._session, seed)
+        answer, message = await self._model.answer(messages, self._session, seed, self._check)
         self._messages = [*messages, message]
         self.hidden.update(answer.facts)
         self._state, self._over = answer.next_state, answer.done
@@ -82,6 +82,13 @@ class DreamEnv:
             Ending.DONE if answer.done else None,
             valid=answer.next_state != self._model.text.failure,
         )
+
+    def _check(self, answer: Answer) -> None:
+        """A claimed success must be supported by what the dream itself says of its world."""
+        after = self.hidden.fork()
+        after.update(answer.facts)
+        if answer.reward > 0 and not self._model.text.met(self._task.instruction, after.facts):
+            raise DreamFault("SPURIOUS", "a success that the dream's own facts do not support")
 
     async def close(self) -> None:
         self._over = True

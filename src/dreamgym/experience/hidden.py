@@ -23,6 +23,10 @@ class HiddenState:
     def __init__(self, facts: Mapping[str, str] | None = None) -> None:
         self._facts = dict(facts or {})
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return self._facts
+
     def fork(self) -> HiddenState:
         """A copy of its own: attempts of one group start from one hidden state and then diverge."""
         return HiddenState(self._facts)
@@ -45,9 +49,3 @@ class HiddenState:
             + [agent] * bool(agent)
             + [self._facts[key] for key in near]
         )
-
-    def __iter__(self) -> Iterable[str]:
-        return iter(self._facts.values())
-
-    def __len__(self) -> int:
-        return len(self._facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dreamgym.envs.text import WorldText
 from dreamgym.experience.parse import read_answer
@@ -26,7 +26,7 @@ class ExperienceConfig(Settings):
 
     k: int = 1
     """Similar real transitions shown for every action; 0 switches retrieval off."""
-    max_tokens: int = 160
+    max_tokens: int = 112
     """For one answer: reasoning, next state, facts and reward."""
     temperature: float = 0.0
     """Of the next state. 0 keeps luck out of a group's rewards."""
@@ -96,9 +96,16 @@ class ExperienceModel:
         return [action_message(action), lookup_message(facts, similar)]
 
     async def answer(
-        self, messages: Sequence[Message], session: str, seed: int
+        self,
+        messages: Sequence[Message],
+        session: str,
+        seed: int,
+        check: Callable[[Answer], None] = lambda answer: None,
     ) -> tuple[Answer, Message]:
-        """The model's answer and the message it came in; raises DreamFault after the last retry."""
+        """The model's answer and the message it came in; raises DreamFault after the last retry.
+
+        `check` raises DreamFault where an answer that can be read cannot be true.
+        """
         for attempt in range(self.config.retries + 1):
             temperature = self.config.temperature if attempt == 0 else 1.0
             sampling = Sampling(temperature, self.config.max_tokens, seed + attempt)
@@ -112,6 +119,7 @@ class ExperienceModel:
                 answer = read_answer(completion)
                 if answer.reward > 0 and answer.next_state == self.text.failure:
                     raise DreamFault("CONTRADICTION", "a reward for an action that failed")
+                check(answer)
                 return answer, Message("assistant", completion.text, completion.ids)
             except DreamFault as fault:
                 self.faults[fault.kind] += 1

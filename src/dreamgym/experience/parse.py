@@ -65,13 +65,15 @@ def read_answer(completion: Completion) -> Answer:
 
 def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
     """(what follows the reasoning, None if it never ends; the reasoning; if there was any)."""
-    head, opened, tail = text.partition("<think>")
-    if not opened:
-        return text, "", False
-    reason, closed, rest = tail.partition("</think>")
-    if not closed:
-        return None, reason, True
-    return head + rest, reason.strip(), True
+    kept, reasons = "", []
+    while "<think>" in text:  # a second block is no answer either
+        head, _, tail = text.partition("<think>")
+        reason, closed, text = tail.partition("</think>")
+        if not closed:
+            return None, reason, True
+        kept += head
+        reasons.append(reason.strip())
+    return kept + text, "\n".join(reasons), bool(reasons)
 
 
 def _objects(text: str) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ class Decoder:
         config = model.config
         if config.model_type not in SUPPORTED:
             raise ValueError(f"model type {config.model_type!r} is none of {', '.join(SUPPORTED)}")
+        _refuse_variants(model)
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
@@ -62,7 +63,7 @@ class Decoder:
     def feed(
         self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) after each row's end."""
+        """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) at each row's end."""
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         width = int(lengths.max())
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
@@ -122,10 +123,12 @@ class _View:
     @classmethod
     def choose(cls, slot: Tensor, slots: int) -> _View:
         span = int(slot.max()) + 1
-        return cls(slot, span if 2 * len(slot) > span else 0)
+        return cls(slot, span if 3 * len(slot) > span else 0)
 
     def read(self, cache: Tensor, reach: int) -> Tensor:
-        return cache[: self.span, :, :reach] if self.span else cache[self.slot, :, :reach]
+        if self.span:
+            return cache[: self.span, :, :reach]
+        return cache[:, :, :reach].index_select(0, self.slot)
 
     def spread(self, x: Tensor) -> Tensor:
         if not self.span:
@@ -151,6 +154,18 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
     return x * cos + turned * sin
+
+
+def _refuse_variants(model: PreTrainedModel) -> None:
+    """What this forward pass would compute wrongly must not begin."""
+    config = model.config.to_dict()
+    if config["hidden_act"] != "silu":
+        raise ValueError(f"activation {config['hidden_act']!r} is not silu")
+    if "sliding_attention" in (config.get("layer_types") or ()):  # Llama's config has no such key
+        raise ValueError("sliding-window attention is not computed here: every layer sees it all")
+    unread = ("o_proj.bias", "gate_proj.bias", "up_proj.bias", "down_proj.bias")
+    if biased := [name for name, _ in model.named_parameters() if name.endswith(unread)]:
+        raise ValueError(f"{biased[0]} would be ignored: only query, key and value have a bias")
 
 
 def _snapshot(block: Any) -> _Layer:

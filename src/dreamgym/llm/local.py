@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.llm.base import Message, Sampling
@@ -26,7 +27,8 @@ class Encoder:
     """Messages to token ids. Text never becomes a control token; sampled ids stay as they are."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        backend = tokenizer.backend_tokenizer
+        # a copy of our own: `transformers` switches the shared one back at every call
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         backend.encode_special_tokens = True  # text from a world is data
         self.tokenizer = tokenizer
         self.end = tokenizer.eos_token_id
@@ -133,6 +135,8 @@ class LocalLLM:
                     if not request.done.done():
                         request.done.set_exception(error)
                 self._waiting, self._running = [], []
+                for slot in self._slots:
+                    slot.busy = False  # what `ids` says is in the cache still is
                 raise
 
     @classmethod
@@ -144,15 +148,30 @@ class LocalLLM:
 
     def _step(self) -> None:
         """One token for all that run, after taking in those that wait."""
-        self._running = [r for r in self._running if not r.done.cancelled()]
+        self._drop_cancelled()
         fresh = []
         while self._waiting and (request := self._admit(self._waiting[0])):
             fresh.append(request)
             self._waiting.pop(0)
-        for batch in (fresh, self._running):
+        earlier, self._running = self._running, [*self._running, *fresh]
+        for batch in (fresh, earlier):
             if batch:
                 self._advance(batch)
-        self._running = [r for r in (*self._running, *fresh) if not r.done.done()]
+        self._running = [r for r in self._running if not r.done.done()]
+
+    def _drop_cancelled(self) -> None:
+        for request in self._running:
+            if request.done.cancelled():
+                self._free(request)
+        self._running = [r for r in self._running if not r.done.cancelled()]
+        self._waiting = [r for r in self._waiting if not r.done.cancelled()]
+
+    def _free(self, request: _Request) -> None:
+        slot = self._slots[request.slot]
+        self._clock += 1
+        slot.busy, slot.used = False, self._clock
+        if not request.session:
+            slot.ids, slot.used = [], 0
 
     def _admit(self, request: _Request) -> _Request | None:
         free = [i for i, slot in enumerate(self._slots) if not slot.busy]
@@ -190,11 +209,7 @@ class LocalLLM:
                 self._finish(request, "length")
 
     def _finish(self, request: _Request, reason: Literal["stop", "length"]) -> None:
-        slot = self._slots[request.slot]
-        self._clock += 1
-        slot.busy, slot.used = False, self._clock
-        if not request.session:
-            slot.ids, slot.used = [], 0
+        self._free(request)
         completion = Completion(
             text=self.encoder.decode(request.ids),
             ids=tuple(request.ids),

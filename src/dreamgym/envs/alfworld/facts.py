@@ -8,11 +8,12 @@ from the engine's state, and the experience model, which writes them itself whil
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.goal import Goal, read_goal
-from dreamgym.types import Episode
+from dreamgym.types import Episode, Turn
 
 NOTHING_HAPPENS = "Nothing happens."
 MIDDLE = "You are in the middle of a room."
@@ -75,6 +76,44 @@ class Household:
     def from_first_state(cls, first_state: str, instruction: str) -> Household:
         room = first_state.split("you see", 1)[-1].split("\n")[0]
         return cls(places=ENTITY.findall(room), goal=read_goal(instruction))
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, str]) -> Household:
+        """The picture that a set of fact sentences gives."""
+        house = cls()
+        for key, fact in facts.items():
+            if key == "you":
+                where, _, hand = fact.partition("You carry ")
+                house.facing = ENTITY.findall(where)
+                house.held = next(iter(ENTITY.findall(hand)), None)
+            elif "you see " in fact:
+                house.contents[key] = ENTITY.findall(fact.partition("you see ")[2].split(".")[0])
+                if fact.startswith(f"The {key} is "):
+                    house.is_open[key] = fact.startswith(f"The {key} is open")
+            elif fact.startswith(f"The {key} is "):
+                house.states[key] = fact.removeprefix(f"The {key} is ").rstrip(".").split(" and ")
+        return house
+
+    def meets(self, goal: Goal) -> bool:
+        """Whether the goal holds in this picture."""
+        if goal.lamp:
+            lit = [
+                thing
+                for place in self.facing
+                for thing in self.contents.get(place, ())
+                if kind_of(thing) == goal.target_type and "on" in self.states.get(thing, ())
+            ]
+            return bool(lit) and kind_of(self.held or "") == goal.object_type
+        fitting = (
+            sum(
+                kind_of(thing) == goal.object_type
+                and (not goal.state or goal.state in self.states.get(thing, ()))
+                for thing in things
+            )
+            for place, things in self.contents.items()
+            if kind_of(place) == goal.target_type
+        )
+        return max(fitting, default=0) >= goal.count
 
     def fact(self, key: str) -> str | None:
         """The sentence about one entity, as far as known."""
@@ -173,9 +212,12 @@ def _read_places(house: Household, text: str) -> list[str]:
 
 
 def reason(house: Household, action: str, next_state: str) -> str:
-    """Why the world answers as it does, from the picture before the action."""
+    """Why the world answers as it does, from the picture before the action.
+
+    What was found comes before what follows from it, and every clause is one comparison: a small
+    model then decides one thing at a time.
+    """
     things = ENTITY.findall(action)
-    failed = next_state.startswith(NOTHING_HAPPENS)
     verb = action.split(" ", 1)[0]
     if verb in ("look", "inventory", "help"):
         return "This only looks."
@@ -184,34 +226,35 @@ def reason(house: Household, action: str, next_state: str) -> str:
     thing, place = things[0], things[-1]
     here = f"You are {'' if place in house.facing else 'not '}at {place}"
     if verb == "go":
-        if place not in house.places:
-            return f"There is no place {place}."
-        return f"{here}."
+        return f"{here}." if place in house.places else f"There is no place {place}."
+    door = {True: "open", False: "closed", None: "without a door"}[house.is_open.get(place)]
     if verb in ("open", "close"):
-        door = {True: "open", False: "closed", None: "without a door"}[house.is_open.get(place)]
         return f"{here}; it is {door}."
     if verb == "examine":
-        if thing in house.facing or house.held == thing:
-            return f"You have {thing} before you."
-        return f"You do not have {thing} before you."
+        near = thing in house.facing or house.held == thing
+        return f"You {'' if near else 'do not '}have {thing} before you."
     if verb == "use":
         holder = house.where(thing)
-        return f"{thing} is at {holder}, before you." if holder else f"{thing} is not before you."
-    hand = f"you carry {house.held or 'nothing'}"
-    if verb == "take":
-        if failed and place in house.facing and house.held is None:
-            if house.is_open.get(place) is False:
-                return f"{here}, {hand}, {place} is closed."
-            return f"{here}, {hand}, {thing} is not there."
-        return f"{here}, {hand}{'' if failed else f', {thing} is there'}."
-    if verb == "move" and failed and place in house.facing and house.held == thing:
-        door = "is closed" if house.is_open.get(place) is False else f"does not take {thing}"
-        return f"{here}, {hand}, {place} {door}."
-    return f"{here}, {hand}."
+        return f"{thing} is {f'at {holder}, ' if holder else 'not '}before you."
+    hand = "it" if house.held == thing else house.held or "nothing"
+    clauses = [here, f"you carry {hand}"]
+    if verb in ("take", "move") and house.is_open.get(place) is not None:
+        clauses.append(f"it is {door}")
+    if verb == "take" and place in house.contents:
+        clauses.append(f"{kind_of(thing)} there: {_alike(house, place, kind_of(thing))}")
+    failed = next_state.startswith(NOTHING_HAPPENS)
+    if verb != "take" and place in house.facing and hand == "it" and door != "closed":
+        what = "take" if verb == "move" else verb
+        clauses.append(f"a {kind_of(place)} {'cannot' if failed else 'can'} {what} it")
+    return ", ".join(clauses) + "."
+
+
+def _alike(house: Household, place: str, kind: str) -> str:
+    return " ".join(x for x in house.contents.get(place, ()) if kind_of(x) == kind) or "none"
 
 
 def verdict(house: Household, action: str, next_state: str) -> str:
-    """How far the goal is met after the action; empty where the action does not bear on it."""
+    """Each demand of the goal and whether it holds now; empty where the action bears on none."""
     goal = house.goal
     things = ENTITY.findall(action)
     verb = action.split(" ", 1)[0]
@@ -222,37 +265,30 @@ def verdict(house: Household, action: str, next_state: str) -> str:
     if verb != "move" or len(things) != 2:
         return ""
     thing, place = things
-    wanted = f"The task wants {goal}: "
-    if kind_of(thing) != goal.object_type:
-        return f"{wanted}{thing} is another thing."
-    if kind_of(place) != goal.target_type:
-        return f"{wanted}{place} is another place."
-    if goal.state and goal.state not in house.states.get(thing, []):
-        return f"{wanted}{thing} is not {goal.state}."
-    alike = [x for x in house.contents.get(place, []) if kind_of(x) == goal.object_type]
+    demands = [(goal.object_type, kind_of(thing) == goal.object_type)]
     if goal.state:
-        alike = [x for x in alike if goal.state in house.states.get(x, [])]
-    if len(alike) < goal.count:
-        return f"{wanted}only {list_of(alike, '')} is there."
-    return f"{wanted}{list_of(alike, '')} is there."
+        demands.append((goal.state, goal.state in house.states.get(thing, ())))
+    demands.append((goal.target_type, kind_of(place) == goal.target_type))
+    told = " ".join(f"Wanted {what}: {'yes' if holds else 'no'}." for what, holds in demands)
+    if goal.count > 1:
+        told += f" Wanted two: {_alike(house, place, goal.object_type)}."
+    return told
 
 
 def _lamp_verdict(house: Household, verb: str, goal: Goal) -> str:
     if verb not in ("use", "take", "go"):
         return ""
-    held = house.held or "nothing"
-    lit = next(
-        (
-            x
-            for p in house.facing
-            for x in house.contents.get(p, [])
-            if "on" in house.states.get(x, [])
-        ),
-        None,
-    )
-    if lit is None and verb != "use":
+    lit = [
+        thing
+        for place in house.facing
+        for thing in house.contents.get(place, ())
+        if kind_of(thing) == goal.target_type and "on" in house.states.get(thing, ())
+    ]
+    if not lit and verb != "use":
         return ""
-    return f"The task wants {goal}: you carry {held}, {lit or 'no lamp'} is lit here."
+    carries = kind_of(house.held or "") == goal.object_type
+    demands = [(goal.object_type, carries), (goal.target_type, bool(lit))]
+    return " ".join(f"Wanted {what}: {'yes' if holds else 'no'}." for what, holds in demands)
 
 
 def kind_of(name: str) -> str:
@@ -283,15 +319,29 @@ def hindsight(episode: Episode) -> Household:
     first_state, instruction = episode.task.first_state, episode.task.instruction
     seen = Household.from_first_state(first_state, instruction)
     start = Household.from_first_state(first_state, instruction)
+    moved: dict[str, dict[str, bool]] = {}  # place not yet shown -> thing: it was there at first
     for turn in episode.turns:
-        before = {place: list(things) for place, things in seen.contents.items()}
-        doors = dict(seen.is_open)
+        doors, shown = dict(seen.is_open), set(seen.shown)
         apply(seen, turn.action, turn.next_state)
         for place, is_open in seen.is_open.items():
             if place not in doors:  # a door first told of by opening it was closed before
-                start.is_open[place] = is_open != (turn.action == f"open {place}")
-        for place in seen.contents:
-            if place not in before and place in seen.shown:
-                start.contents[place] = list(seen.contents[place])
+                by_hand = turn.action in (f"open {place}", f"close {place}")
+                start.is_open[place] = is_open != by_hand
+        _note_blind_move(moved, seen, turn)
+        for place in seen.shown - shown:
+            before = moved.get(place, {})
+            things = {x for x in seen.contents[place] if before.get(x, True)}
+            things |= {x for x, at_first in before.items() if at_first}
+            start.contents[place] = sorted(things, key=listing_order)
     start.neighbours = {place: list(names) for place, names in seen.neighbours.items()}
     return start
+
+
+def _note_blind_move(moved: dict[str, dict[str, bool]], seen: Household, turn: Turn) -> None:
+    """Several places can share a spot: then a hand reaches into one that was never shown."""
+    verb, _, rest = turn.action.partition(" ")
+    things = ENTITY.findall(rest)
+    if verb not in ("take", "move") or len(things) != 2 or things[1] in seen.shown:
+        return
+    if not turn.next_state.startswith(NOTHING_HAPPENS):
+        moved.setdefault(things[1], {}).setdefault(things[0], verb == "take")

@@ -84,6 +84,10 @@ class AlfworldText:
             return False
         return sum(kind_of(x) == goal.object_type for x in things) >= goal.count
 
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
+        goal = read_goal(instruction)
+        return goal is not None and Household.from_facts(facts).meets(goal)
+
     def retell(self, first_state: str, instruction: str) -> str:
         return re.sub(
             r"Your task is to: .*\.\s*$",
