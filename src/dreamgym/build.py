@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from dreamgym.agents.prompt import policy_messages
+from dreamgym.agents.prompt import acting_conversation
 from dreamgym.algos.batch import Row, conversation_row
 from dreamgym.algos.sft import fit
 from dreamgym.config import RunConfig, WorldConfig
@@ -26,7 +26,6 @@ from dreamgym.envs.text import Annotation
 from dreamgym.experience.corpus import experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
-from dreamgym.llm.base import Message
 from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.replay.checks import Provenance
@@ -48,7 +47,10 @@ class Games:
 def make_games(cfg: WorldConfig, seed: int) -> Games:
     """Raises DreamGymError where a game to measure on is also one to learn from."""
     if cfg.games == "generated":
-        spec = RoomSpec(receptacles=(cfg.min_places, cfg.max_places))
+        spec = RoomSpec(
+            receptacles=(cfg.min_places, cfg.max_places),
+            things=(cfg.min_things, cfg.max_things),
+        )
         train = generate_games(
             cfg.num_train, seed=seed, split="train", spec=spec, tasks_per_room=cfg.tasks_per_room
         )
@@ -108,6 +110,9 @@ def experience_rows(
     corpus = experience_corpus(
         episodes, AlfworldText(), retriever=retriever, k=cfg.experience.k, seed=cfg.seed
     )
+    if cfg.offline.acting:
+        logs = store.episodes(world="real", split="train", agent="noisy")
+        corpus += [acting_conversation(episode) for episode in logs]
     rows = [conversation_row(messages, encoder) for messages in corpus]
     return [row for row in rows if len(row.ids) < cfg.model.context]
 
@@ -153,12 +158,7 @@ def clone_policy(
     demonstrations = store.episodes(
         world="real", split="train", agent="expert", success=True, limit=cfg.clone.demonstrations
     )
-    rows = []
-    for episode in demonstrations:
-        messages = policy_messages(episode.turns[:-1], episode.turns[-1].state)
-        rows.append(
-            conversation_row([*messages, Message("assistant", episode.turns[-1].action)], encoder)
-        )
+    rows = [conversation_row(acting_conversation(episode), encoder) for episode in demonstrations]
     loss = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
     save_model(model, tokenizer, folder)
     return loss

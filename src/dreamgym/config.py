@@ -30,15 +30,21 @@ class WorldConfig(Settings):
     """Of generated games; two tasks in one room teach what a harder one is."""
     min_places: Positive = 6
     max_places: Positive = 8
+    min_things: Positive = 8
+    max_things: Positive = 12
+    """Official rooms hold 17 to 73 things; fewer make shorter sentences, for a smaller model."""
 
 
 class OfflineConfig(Settings):
     """Real episodes logged before training; nothing of it happens online."""
 
     expert: Count = 200
-    noisy: Count = 700
-    random: Count = 900
+    noisy: Count = 1100
+    random: Count = 150
     max_turns: Positive = 30
+    acting: bool = True
+    """The shared weights also learn to write the noisy logs' actions, as any language model that
+    has read logs would; the policy starts from these weights."""
 
 
 class ModelConfig(Settings):

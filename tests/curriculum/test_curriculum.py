@@ -64,7 +64,7 @@ def curriculum(tasks: Sequence[Task], **changes: float) -> Curriculum:
 @given(
     st.integers(1, 30), st.integers(0, 30), st.integers(1, 24), st.floats(0, 1), st.integers(0, 99)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_step_keeps_to_lambda_and_repeats_no_task(
     num_tasks: int, num_variants: int, size: int, share: float, step: int
 ) -> None:

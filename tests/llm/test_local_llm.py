@@ -171,7 +171,7 @@ def test_a_completion_stops_where_the_context_is_full() -> None:
 
 def test_the_end_token_stops_and_belongs_to_the_sample() -> None:
     llm = engine()
-    done = [run(llm.complete([Message("user", "go")], Sampling(2.0, 400, s))) for s in range(6)]
+    done = [run(llm.complete([Message("user", "go")], Sampling(2.0, 200, s))) for s in range(5)]
     stopped = [c for c in done if c.finish_reason == "stop"]
     assert stopped
     for completion in stopped:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from dreamgym.llm.base import Message
-from dreamgym.types import Completion, Turn
+from dreamgym.types import Completion, Episode, Turn
 
 _ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
 _THINK = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
@@ -21,6 +21,14 @@ def policy_messages(turns: Sequence[Turn], state: str) -> list[Message]:
         ids = turn.completion.ids if turn.completion else ()
         messages += [Message("user", turn.state), Message("assistant", turn.action, ids)]
     return [*messages, Message("user", state)]
+
+
+def acting_conversation(episode: Episode) -> list[Message]:
+    """A whole episode as its agent saw and wrote it: what behaviour cloning imitates."""
+    last = episode.turns[-1]
+    ids = last.completion.ids if last.completion else ()
+    written = Message("assistant", last.action, ids)
+    return [*policy_messages(episode.turns[:-1], last.state), written]
 
 
 def read_action(completion: Completion) -> str | None:

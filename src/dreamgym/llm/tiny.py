@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 NOUN = r"\b([a-z]+)(?= \d+\b)"
@@ -52,7 +52,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedT
 
 
 def make_llama(
-    vocab_size: int, *, width: int = 128, layers: int = 4, heads: int = 4, context: int = 2048
+    vocab_size: int,
+    *,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int = 4,
+    context: int = 2048,
 ) -> LlamaForCausalLM:
     """A fresh Llama with tied embeddings: copying a name is then one attention head's work."""
     config = LlamaConfig(
@@ -61,7 +67,7 @@ def make_llama(
         intermediate_size=width * 8 // 3,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // 2),  # halves what decoding must read
+        num_key_value_heads=kv_heads,
         max_position_embeddings=context,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
