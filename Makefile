@@ -1,6 +1,7 @@
 # Everything a person or CI runs here. `make` alone lists the targets.
 PYTHON ?= python3
-# the build of torch: cpu (200 MB), or a CUDA build such as cu130 (gigabytes)
+# On Linux the index's default build may bring CUDA (gigabytes). Where pip knows an index with
+# PyTorch's CPU builds (PIP_EXTRA_INDEX_URL), the first line of the recipe below takes that one.
 TORCH_BUILD ?= cpu
 TORCH := torch==2.13.0
 BIN := .venv/bin
@@ -46,10 +47,9 @@ clean-venv:  ## forget .venv, so that the next setup starts afresh
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "error: $(PYTHON) cannot make virtual environments: sudo apt-get install -y python3-venv" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-# torch first and by its build: plain torch from PyPI brings gigabytes of CUDA. Where the configured
-# index does not have that build, PyTorch's own index does.
+# torch first and by its build, since other packages would bring whichever is newest
 	$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(BIN)/python -m pip install '$(TORCH)+$(TORCH_BUILD)' 2>/dev/null \
-	  || $(BIN)/python -m pip install '$(TORCH)' --extra-index-url https://download.pytorch.org/whl/$(TORCH_BUILD)
+	  || $(BIN)/python -m pip install '$(TORCH)'
 	$(BIN)/python -m pip install -e '.[train,dev]'
 	touch $@

@@ -73,9 +73,7 @@ def _core() -> Iterator[Check]:
 
 def _train() -> Iterator[Check]:
     pip = f"{sys.executable} -m pip install"
-    cpu = "--index-url https://download.pytorch.org/whl/cpu"
-    yield _package("train", "torch", f"{pip} torch {cpu}  # leave the URL out for CUDA")
-    for package in TRAIN[1:]:
+    for package in TRAIN:
         yield _package("train", package, f"{pip} {_source('train')}")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
+import lzma
 import os
 import signal
 import sys
@@ -14,8 +16,9 @@ from pathlib import Path
 import pytest
 from houses import CLEAN_APPLE_SOLUTION, house
 
+from dreamgym.envs.alfworld.games import load_games
 from dreamgym.envs.alfworld.pool import Deadlines, EnginePool, ReferenceEnv
-from dreamgym.envs.alfworld.reference import require_engine
+from dreamgym.envs.alfworld.reference import ReferenceGame, require_engine
 from dreamgym.types import DreamGymError, Ending, EnvFault
 
 # A worker that speaks the protocol: its actions are what it is to do to its parent.
@@ -260,3 +263,20 @@ def test_the_engine_plays_a_game_to_its_end_and_a_killed_worker_is_replaced() ->
             await env.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.engine
+def test_the_engine_with_our_caches_says_what_it_said_without_them(data_dir: Path) -> None:
+    """The recording was made with the engine as it comes."""
+    path = data_dir / "alfworld" / "expert_demos_engine_0.4.2_sample160.jsonl.xz"
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines][::50]
+    games = {game.id: game for game in load_games("official", "train")}
+    for record in records:
+        game = ReferenceGame(games[f"{record['task']}/{record['trial']}"])
+        state = game.reset()
+        for step in record["steps"]:
+            assert (state, game.admissible()) == (step["obs"], step["admissible"])
+            state, reward, done, valid = game.step(step["action"])
+            assert (reward, done, valid) == (step["reward"], step["done"], True)
+        assert state == record["final_obs"]

@@ -52,7 +52,7 @@ def transition_conversation(
         answer = Answer(step.next_state, step.reward, step.done, note.reason, note.facts)
         messages += [
             action_message(step.action),
-            lookup_message(hidden.about(step.action), similar),
+            lookup_message(hidden.about(step.action), similar, episode.task.instruction),
             Message("assistant", answer_text(answer)),
         ]
         hidden.update(note.facts)

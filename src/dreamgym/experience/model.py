@@ -93,7 +93,7 @@ class ExperienceModel:
         if self.retriever is not None and self.config.k:
             hits = self.retriever.similar(state, action, self.config.k, exclude_task=task.id)
             similar = [(hit.row.action, hit.row.next_state) for hit in hits]
-        return [action_message(action), lookup_message(facts, similar)]
+        return [action_message(action), lookup_message(facts, similar, task.instruction)]
 
     async def answer(
         self,

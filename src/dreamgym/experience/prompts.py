@@ -2,7 +2,7 @@
 
     user       the first state, which tells the task
     user       an action
-    system     what was looked up for it: similar real transitions, then hidden facts
+    system     what was looked up for it: similar real transitions, hidden facts, the task
     assistant  <think>why</think>{"next_state": ..., "facts": [...], "reward": 0, "done": false}
     user       the next action ...
 
@@ -45,10 +45,17 @@ def action_message(action: str) -> Message:
     return Message("user", action)
 
 
-def lookup_message(facts: Sequence[str], similar: Sequence[tuple[str, str]]) -> Message:
-    """`similar` holds (action, next state) of retrieved transitions, the most similar last."""
+def lookup_message(
+    facts: Sequence[str], similar: Sequence[tuple[str, str]], instruction: str
+) -> Message:
+    """`similar` holds (action, next state) of retrieved transitions; the most similar comes last.
+
+    The instruction is said again where it is judged: a small model that had to look for it at the
+    episode's start took the action's own words for what was wanted.
+    """
     shown = [f"Elsewhere: {action} > {state}" for action, state in reversed(similar)]
-    return Message("system", "\n".join([*shown, " ".join(facts)]))
+    told = " ".join([*facts, f"Task: {instruction}."])
+    return Message("system", "\n".join([*shown, told]))
 
 
 def answer_text(answer: Answer) -> str:
