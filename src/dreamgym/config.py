@@ -28,10 +28,10 @@ class WorldConfig(Settings):
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
     tasks_per_room: Positive = 2
     """Of generated games; two tasks in one room teach what a harder one is."""
-    min_places: Positive = 6
-    max_places: Positive = 8
-    min_things: Positive = 8
-    max_things: Positive = 12
+    min_places: Positive = 5
+    max_places: Positive = 6
+    min_things: Positive = 5
+    max_things: Positive = 8
     """Official rooms hold 17 to 73 things; fewer make shorter sentences, for a smaller model."""
 
 

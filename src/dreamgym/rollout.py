@@ -46,7 +46,7 @@ async def play(
         while len(turns) < config.max_turns:
             sampling = Sampling(config.temperature, config.max_tokens, seed * 1009 + len(turns))
             completion = await policy.complete(
-                policy_messages(turns, state), sampling, session=session
+                policy_messages(task.instruction, turns, state), sampling, session=session
             )
             if completion.finish_reason == "length":
                 ending = Ending.TRUNCATED

@@ -215,8 +215,8 @@ def test_a_fact_the_model_writes_is_looked_up_by_later_actions() -> None:
     llm = ScriptedLLM(lambda prompt: told)
     world = toy_dream(llm, known={TASK.id: {box: fact(box, "key") for box in BOXES}})
     asyncio.run(steps(world.make_env(TASK, 0), TASK, ["open box 2", "open box 2"]))
-    assert llm.prompts[0][-1].text == fact("box 2", "key")
-    assert llm.prompts[1][-1].text == fact("box 2", "ghost")
+    assert llm.prompts[0][-1].text == fact("box 2", "key") + " Task: take the key."
+    assert llm.prompts[1][-1].text == fact("box 2", "ghost") + " Task: take the key."
     assert llm.prompts[1][: len(llm.prompts[0])] == llm.prompts[0]  # prompts only grow
 
 

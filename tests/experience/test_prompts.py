@@ -46,7 +46,7 @@ def test_the_messages_of_one_episode_are_these() -> None:
         Message(
             "system",
             "The drawer 1 is closed. In it, you see nothing."
-            " You are facing the drawer 1. You carry a pen 1.",
+            " You are facing the drawer 1. You carry a pen 1. Task: put a pen in drawer.",
         ),
         Message(
             "assistant",
@@ -57,7 +57,7 @@ def test_the_messages_of_one_episode_are_these() -> None:
         Message(
             "system",
             "You are facing the drawer 1. You carry a pen 1."
-            " The drawer 1 is open. In it, you see nothing.",
+            " The drawer 1 is open. In it, you see nothing. Task: put a pen in drawer.",
         ),
         Message(
             "assistant", '{"next_state":"Nothing happens.","facts":[],"reward":0,"done":false}'
@@ -66,7 +66,7 @@ def test_the_messages_of_one_episode_are_these() -> None:
         Message(
             "system",
             "The drawer 1 is open. In it, you see nothing."
-            " You are facing the drawer 1. You carry a pen 1.",
+            " You are facing the drawer 1. You carry a pen 1. Task: put a pen in drawer.",
         ),
         Message(
             "assistant",
@@ -82,13 +82,14 @@ def test_an_instruction_that_the_first_state_does_not_tell_is_told() -> None:
     assert opening(silent).text == "You see a box 1.\n\nYour task is to: take the key"
 
 
-def test_the_most_similar_transition_stands_nearest_to_the_facts() -> None:
-    message = lookup_message(
-        ["A is here.", "B is there."], [("open a", "It is."), ("open b", "No.")]
+def test_the_most_similar_transition_stands_nearest_to_the_facts_and_the_task_last() -> None:
+    similar = [("open a", "It is."), ("open b", "No.")]
+    assert lookup_message(["A is here.", "B is there."], similar, "take the key") == Message(
+        "system",
+        "Elsewhere: open b > No.\nElsewhere: open a > It is.\n"
+        "A is here. B is there. Task: take the key.",
     )
-    assert message == Message(
-        "system", "Elsewhere: open b > No.\nElsewhere: open a > It is.\nA is here. B is there."
-    )
+    assert lookup_message([], [], "take the key").text == "Task: take the key."
 
 
 def test_hidden_facts_and_harder_tasks_are_asked_for_in_these_words() -> None:

@@ -14,13 +14,22 @@ _THINK = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _MAX_CHARS = 200
 
 
-def policy_messages(turns: Sequence[Turn], state: str) -> list[Message]:
-    """The whole episode so far: what the agent saw as `user`, what it wrote as `assistant`."""
+def policy_messages(instruction: str, turns: Sequence[Turn], state: str) -> list[Message]:
+    """The whole episode so far: what the agent saw as `user`, what it wrote as `assistant`.
+
+    Every state after the first, which tells the task itself, is followed by the task again: a small
+    model that has to look back for it forgets it.
+    """
     messages: list[Message] = []
     for turn in turns:
         ids = turn.completion.ids if turn.completion else ()
-        messages += [Message("user", turn.state), Message("assistant", turn.action, ids)]
-    return [*messages, Message("user", state)]
+        seen = _with_task(turn.state, instruction)
+        messages += [Message("user", seen), Message("assistant", turn.action, ids)]
+    return [*messages, Message("user", _with_task(state, instruction))]
+
+
+def _with_task(state: str, instruction: str) -> str:
+    return state if instruction in state else f"{state}\nTask: {instruction}."
 
 
 def acting_conversation(episode: Episode) -> list[Message]:
@@ -28,7 +37,7 @@ def acting_conversation(episode: Episode) -> list[Message]:
     last = episode.turns[-1]
     ids = last.completion.ids if last.completion else ()
     written = Message("assistant", last.action, ids)
-    return [*policy_messages(episode.turns[:-1], last.state), written]
+    return [*policy_messages(episode.task.instruction, episode.turns[:-1], last.state), written]
 
 
 def read_action(completion: Completion) -> str | None:

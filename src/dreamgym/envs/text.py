@@ -51,8 +51,12 @@ class WorldText(Protocol):
         """Whether a world with these facts can meet the instruction at all."""
         ...
 
-    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
-        """Whether these facts meet the instruction: a claimed success must be supported by them."""
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool | None:
+        """Whether these facts meet the instruction; None where no rule can tell."""
+        ...
+
+    def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
+        """Whether these facts leave no doubt that the action fails."""
         ...
 
     def retell(self, first_state: str, instruction: str) -> str:
@@ -83,8 +87,11 @@ class PlainText:
     def solvable(self, instruction: str, first_state: str, facts: Mapping[str, str]) -> bool:
         return True
 
-    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
-        return True
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool | None:
+        return None
+
+    def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
+        return False
 
     def retell(self, first_state: str, instruction: str) -> str:
         return first_state

@@ -67,7 +67,8 @@ class DreamEnv:
         """Ask the experience model; an action outside the world's grammar fails without it."""
         if self._over or not self._started:
             raise DreamFault("OVER", "step before start, or after the end")
-        if not self._model.text.well_formed(action):
+        if self._refused(action):
+            self._model.refused += 1
             return StepResult(self._model.text.failure, 0.0, valid=False)
         asked = self._model.ask(self._state, action, self.hidden.about(action), self._task)
         messages = [*self._messages, *asked]
@@ -75,19 +76,39 @@ class DreamEnv:
         answer, message = await self._model.answer(messages, self._session, seed, self._check)
         self._messages = [*messages, message]
         self.hidden.update(answer.facts)
-        self._state, self._over = answer.next_state, answer.done
+        reward, done = self._judge(answer)
+        self._state, self._over = answer.next_state, done
         return StepResult(
             answer.next_state,
-            answer.reward,
-            Ending.DONE if answer.done else None,
+            reward,
+            Ending.DONE if done else None,
             valid=answer.next_state != self._model.text.failure,
         )
 
+    def _refused(self, action: str) -> bool:
+        text = self._model.text
+        if not text.well_formed(action):
+            return True
+        return self._model.config.rules and text.refuses(action, self.hidden.facts)
+
+    def _judge(self, answer: Answer) -> tuple[float, bool]:
+        """The reward and whether the episode is over, by whoever is to judge."""
+        if self._model.config.judge == "model":
+            return answer.reward, answer.done
+        met = self._model.text.met(self._task.instruction, self.hidden.facts)
+        if met is None:
+            return answer.reward, answer.done
+        self._model.disagreed += met != (answer.reward > 0)
+        return float(met), met
+
     def _check(self, answer: Answer) -> None:
-        """A claimed success must be supported by what the dream itself says of its world."""
+        """A success that the model claims and decides must be supported by the dream's facts."""
+        if self._model.config.judge != "model":
+            return
         after = self.hidden.fork()
         after.update(answer.facts)
-        if answer.reward > 0 and not self._model.text.met(self._task.instruction, after.facts):
+        met = self._model.text.met(self._task.instruction, after.facts)
+        if answer.reward > 0 and met is False:
             raise DreamFault("SPURIOUS", "a success that the dream's own facts do not support")
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from dreamgym.envs.text import WorldText
 from dreamgym.experience.parse import read_answer
@@ -32,6 +33,11 @@ class ExperienceConfig(Settings):
     """Of the next state. 0 keeps luck out of a group's rewards."""
     retries: int = 1
     """How often an unreadable answer is asked again before the episode ends as a dream fault."""
+    rules: bool = True
+    """The world's reader refuses, without asking the model, what the dream's own facts rule out."""
+    judge: Literal["facts", "model"] = "facts"
+    """Who pays the reward: the goal checked on the dream's own facts where a reader can, or the
+    model's own word, which those facts must then support. Disagreement is counted either way."""
     hidden_tries: int = 4
     """Hidden states written for a task before it counts as one the world cannot contain."""
 
@@ -53,7 +59,7 @@ class ExperienceModel:
         self.retriever = retriever
         self.known = known or {}
         self.faults: Counter[str] = Counter()
-        self.answers = 0
+        self.answers = self.refused = self.disagreed = 0
 
     async def imagine(self, task: Task, seed: int) -> Mapping[str, str]:
         """Write what the agent cannot see yet: one fact per place, kept for the whole episode.

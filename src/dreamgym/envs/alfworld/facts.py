@@ -211,6 +211,34 @@ def _read_places(house: Household, text: str) -> list[str]:
     return changed
 
 
+_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+
+
+def refused(house: Household, action: str) -> bool:
+    """Whether the picture leaves no doubt that the world answers "Nothing happens."."""
+    things = ENTITY.findall(action)
+    verb = action.split(" ", 1)[0]
+    if not things:
+        return False
+    thing, place = things[0], things[-1]
+    if verb == "go":
+        return place in house.facing or place not in house.contents
+    if verb in ("open", "close"):
+        return place not in house.facing or house.is_open.get(place) is not (verb == "close")
+    if verb == "use":
+        return house.where(thing) is None
+    if verb == "examine":
+        return thing not in house.facing and thing != house.held
+    if place not in house.facing:
+        return verb != "slice"
+    shut = house.is_open.get(place) is False
+    if verb == "take":
+        return house.held is not None or shut or thing not in house.contents.get(place, ())
+    if verb == "move":
+        return house.held != thing or shut
+    return verb in _TOOLS and (house.held != thing or kind_of(place) != _TOOLS[verb])
+
+
 def reason(house: Household, action: str, next_state: str) -> str:
     """Why the world answers as it does, from the picture before the action.
 

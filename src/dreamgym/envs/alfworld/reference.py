@@ -42,14 +42,15 @@ def _patch_engine() -> None:
     tries; at each reset it grounds the same problem twice. The recorded episodes of the unpatched
     engine are a test of this.
     """
-    import fast_downward
+    import textworld.envs.pddl.logic as logic
     import textworld.envs.pddl.textgen as textgen
     from textworld.logic import Rule
 
     textgen._parse_and_convert = _cached(textgen._parse_and_convert)
     Rule.parse_conjunctive_query = _cached(Rule.parse_conjunctive_query)
     textgen.copy_context = _branch
-    fast_downward.pddl2sas = lru_cache(maxsize=2)(fast_downward.pddl2sas)
+    planner = logic.fast_downward
+    planner.pddl2sas = lru_cache(maxsize=2)(planner.pddl2sas)  # one plain, one for its planner
 
 
 def _branch(context: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dreamgym.envs.alfworld.facts import (
     hindsight,
     kind_of,
     reason,
+    refused,
     verdict,
 )
 from dreamgym.envs.alfworld.goal import read_goal
@@ -84,9 +85,12 @@ class AlfworldText:
             return False
         return sum(kind_of(x) == goal.object_type for x in things) >= goal.count
 
-    def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
+    def met(self, instruction: str, facts: Mapping[str, str]) -> bool | None:
         goal = read_goal(instruction)
-        return goal is not None and Household.from_facts(facts).meets(goal)
+        return None if goal is None else Household.from_facts(facts).meets(goal)
+
+    def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
+        return refused(Household.from_facts(facts), action)
 
     def retell(self, first_state: str, instruction: str) -> str:
         return re.sub(
