@@ -26,22 +26,30 @@ class WorldConfig(Settings):
     num_eval: Positive = 200
     """Held-out games to measure on."""
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
+    """Which of ALFWorld's held-out splits, or of the generator's."""
     tasks_per_room: Positive = 2
     """Of generated games; two tasks in one room teach what a harder one is."""
     min_places: Positive = 5
+    """Receptacles of a generated room."""
     max_places: Positive = 6
+    """Official rooms have 6 to 54."""
     min_things: Positive = 5
+    """Objects in a generated room."""
     max_things: Positive = 8
-    """Official rooms hold 17 to 73 things; fewer make shorter sentences, for a smaller model."""
+    """Official rooms hold 17 to 73; fewer make shorter sentences, for a smaller model."""
 
 
 class OfflineConfig(Settings):
     """Real episodes logged before training; nothing of it happens online."""
 
     expert: Count = 200
+    """Episodes of a planner that knows only what it has seen."""
     noisy: Count = 1100
+    """Episodes of the same, with slips, misread tasks and random actions."""
     random: Count = 150
+    """Episodes of uniformly random actions."""
     max_turns: Positive = 30
+    """After that many an offline episode is cut."""
     acting: bool = True
     """The shared weights also learn to write the noisy logs' actions, as any language model that
     has read logs would; the policy starts from these weights."""
@@ -51,20 +59,26 @@ class ModelConfig(Settings):
     """The tiny Llama made on the spot, for the experience model and the policy alike."""
 
     width: Positive = 128
+    """Hidden size; a multiple of `heads`."""
     layers: Positive = 4
+    """Transformer blocks."""
     heads: Positive = 4
+    """Attention heads."""
     context: Positive = 1536
+    """Tokens an episode can have, in the dream's telling."""
     vocab_size: Positive = 1024
+    """Of the tokenizer that is trained on the offline text."""
 
 
 class CloneConfig(Settings):
-    demonstrations: Positive = 60
+    demonstrations: Positive = 100
     """Expert episodes that the policy imitates before it dreams."""
-    sft: SFTConfig = SFTConfig(num_tokens=150_000, learning_rate=1e-3, warmup_steps=20)
+    sft: SFTConfig = SFTConfig(num_tokens=60_000, learning_rate=1e-3, warmup_steps=20)
 
 
 class RunConfig(Settings):
     seed: int = 0
+    """Of games, offline episodes, weights and samples alike."""
     steps: Positive = 30
     """Updates of the policy in the dream."""
     train_world: Literal["dream", "real"] = "dream"
@@ -73,7 +87,8 @@ class RunConfig(Settings):
     """Measure in the real world every so many steps; 0 only before and after."""
     save_every: Positive = 5
     """Steps between checkpoints."""
-    eval_temperature: float = 0.0
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """0 measures the greedy policy."""
     world: WorldConfig = WorldConfig()
     offline: OfflineConfig = OfflineConfig()
     model: ModelConfig = ModelConfig()

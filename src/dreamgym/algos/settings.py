@@ -11,18 +11,22 @@ class SFTConfig(Settings):
     tokens_per_step: int = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
     learning_rate: float = 3e-3
+    """At its peak; it falls to 0 in a straight line."""
     warmup_steps: int = 30
+    """Steps until the peak."""
     save_every: int = 200_000
     """Tokens between checkpoints of a fit in progress."""
 
 
 class LearnerConfig(Settings):
     learning_rate: float = 3e-4
+    """Of AdamW; constant."""
     epochs: int = 1
     """Passes over the episodes of one update."""
     minibatches: int = 2
     """Optimiser steps per pass."""
     clip_low: float = 0.2
+    """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: float = 0.28
     """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
     micro_tokens: int = 8_192

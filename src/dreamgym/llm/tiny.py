@@ -57,7 +57,7 @@ def make_llama(
     width: int = 128,
     layers: int = 4,
     heads: int = 4,
-    kv_heads: int = 4,
+    kv_heads: int | None = None,
     context: int = 2048,
 ) -> LlamaForCausalLM:
     """A fresh Llama with tied embeddings: copying a name is then one attention head's work."""
@@ -67,7 +67,7 @@ def make_llama(
         intermediate_size=width * 8 // 3,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
+        num_key_value_heads=kv_heads or heads,
         max_position_embeddings=context,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
