@@ -87,8 +87,8 @@ class RunConfig(Settings):
     """Measure in the real world every so many steps; 0 only before and after."""
     save_every: Positive = 5
     """Steps between checkpoints."""
-    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
-    """0 measures the greedy policy."""
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.4
+    """Of the policy when it is measured, before and after alike; 0 is greedy, 0.4 is usual."""
     world: WorldConfig = WorldConfig()
     offline: OfflineConfig = OfflineConfig()
     model: ModelConfig = ModelConfig()

@@ -59,7 +59,8 @@ class Learner:
             return metrics
         sums: Counter[str] = Counter()
         rng = random.Random(self.step)
-        set_learning_rate(self.optimizers, self.config.learning_rate)
+        warm = min(1.0, self.step / (self.config.warmup_steps + 1))
+        set_learning_rate(self.optimizers, self.config.learning_rate * warm)
         num_steps = 0
         for _ in range(self.config.epochs):
             order = list(rows)

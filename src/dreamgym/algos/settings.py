@@ -20,7 +20,9 @@ class SFTConfig(Settings):
 
 class LearnerConfig(Settings):
     learning_rate: float = 3e-4
-    """Of AdamW; constant."""
+    """Of AdamW, after the warm-up."""
+    warmup_steps: int = 4
+    """AdamW's first steps are as long as its rate whatever the gradient: they begin small."""
     epochs: int = 1
     """Passes over the episodes of one update."""
     minibatches: int = 2
