@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 class RolloutConfig(Settings):
     group_size: int = 8
     """Attempts per task; advantages compare inside a group, so 1 cannot learn."""
-    max_turns: int = 50
-    """After that many the episode is cut; it counts as not solved."""
+    max_turns: int = 20
+    """After that many a training episode is cut; it counts as not solved."""
     max_tokens: int = 24
     """For one completion of the policy."""
     temperature: float = 1.0

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from toy_dreams import facts_of, toy_dream
-from toy_policy import clumsy_policy, make_real, real_success, tasks_to_learn, toy_tokenizer
+from toy_policy import clumsy_policy, real_success, toy_tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import LearnerConfig
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, CurriculumConfig
+from dreamgym.envs.toy import make_toy_env, toy_tasks
 from dreamgym.experience.model import ExperienceConfig
 from dreamgym.metrics_log import JsonlLog, read_jsonl
 from dreamgym.replay.store import ReplayStore
@@ -26,8 +27,8 @@ from dreamgym.train import Parts, train
 
 ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 LEARNER = LearnerConfig(learning_rate=2e-3, minibatches=1)
-TASKS = tasks_to_learn(24, seed=1)
-HELD_OUT = tasks_to_learn(60, seed=2)
+TASKS = toy_tasks(24, seed=1)
+HELD_OUT = toy_tasks(60, seed=2)
 NUM_STEPS = 50
 
 
@@ -47,7 +48,7 @@ def test_grpo_learns_in_the_real_toy_world(cloned: PreTrainedModel) -> None:
     for step in range(NUM_STEPS):
         tasks = [TASKS[(step * 8 + i) % len(TASKS)] for i in range(8)]
         groups = asyncio.run(
-            collect(learner.policy(), tasks, make_real, ROLLOUT, world="real", seed=step)
+            collect(learner.policy(), tasks, make_toy_env, ROLLOUT, world="real", seed=step)
         )
         learner.update(groups)
     after = real_success(learner.policy(), HELD_OUT)
@@ -95,7 +96,7 @@ def train_in_the_dream(
             curriculum=curriculum,
             dream=dream,
             make_env=dream.make_env,
-            make_real=make_real,
+            make_real=make_toy_env,
             replay=store,
             eval_tasks=HELD_OUT[:10],
         )

@@ -23,6 +23,7 @@ from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.furnish import RoomSpec
 from dreamgym.envs.alfworld.games import Game, load_games
 from dreamgym.envs.alfworld.generate import generate_games
+from dreamgym.envs.alfworld.mistakes import mistake
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.experience.hidden import HiddenState
 from dreamgym.types import Episode, Turn
@@ -199,6 +200,35 @@ def test_a_room_without_what_the_task_asks_for_cannot_be_solved(
         }
         assert not TEXT.solvable(game.goal, episode.task.first_state, facts)
         assert not TEXT.solvable("dance", episode.task.first_state, house.facts())
+
+
+def test_the_facts_rule_out_no_action_that_the_engine_accepts(
+    made: list[tuple[Game, Episode]],
+) -> None:
+    """And of the commands it refuses they rule out most."""
+    rng = random.Random(0)
+    asked = ruled_out = 0
+    for game, episode in made[::2]:
+        play = FastGame(game)
+        play.reset()
+        note = TEXT.annotate(episode, true_household(play))
+        hidden = HiddenState(note.start)
+        for turn, told in zip(episode.turns, note.notes, strict=True):
+            accepted = play.admissible()
+            assert [c for c in accepted if TEXT.refuses(c, hidden.facts)] == []
+            command = mistake(play, rng)
+            if TEXT.well_formed(command):
+                asked += 1
+                ruled_out += TEXT.refuses(command, hidden.facts)
+            play.step(turn.action)
+            hidden.update(told.facts)
+    assert asked > 300 and ruled_out > 0.8 * asked
+
+
+def test_what_no_rule_can_tell_is_left_open() -> None:
+    assert TEXT.met("dance", {}) is None
+    assert TEXT.met("put a mug in desk", {}) is False
+    assert TEXT.met("put a mug in desk", {"desk 1": "On the desk 1, you see a mug 1."}) is True
 
 
 ROOM = (

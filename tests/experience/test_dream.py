@@ -146,13 +146,34 @@ def test_a_refused_answer_leaves_no_facts_behind() -> None:
     assert asyncio.run(look()) == ([facts_of(TASK)["box 2"]], 1)
 
 
+def test_where_the_facts_judge_the_models_word_is_only_counted() -> None:
+    """A claim without the fact pays nothing and ends nothing; the fact pays without a claim."""
+    claim = answer_text(Answer("You won.", 1.0, True))
+    silent = answer_text(Answer("Hm.", 0.0, False, facts=("You carry the key.",)))
+    world = toy_dream(ScriptedLLM([claim, silent]), known={TASK.id: facts_of(TASK)}, judge="facts")
+    results = asyncio.run(steps(world.make_env(TASK, 0), TASK, ["look", "look"]))
+    assert [(r.reward, r.ending) for r in results] == [(0.0, None), (1.0, Ending.DONE)]
+    assert world.model.disagreed == 2 and not world.model.faults
+
+
+@pytest.mark.parametrize(("rules", "asked"), [(True, 1), (False, 2)])
+def test_what_the_facts_rule_out_is_refused_without_asking_the_model(
+    rules: bool, asked: int
+) -> None:
+    carried = answer_text(Answer("x", 0.0, False, facts=("You carry the coin.",)))
+    world = toy_dream(ScriptedLLM([carried] * 2), known={TASK.id: facts_of(TASK)}, rules=rules)
+    results = asyncio.run(steps(world.make_env(TASK, 0), TASK, ["look", "look"]))
+    assert world.model.answers == asked and world.model.refused == 2 - asked
+    assert results[1].valid != rules
+
+
 @pytest.mark.parametrize("action", [*SMUGGLED, "", " ", "open the box 1", "look look", "LOOK"])
 def test_an_action_outside_the_grammar_fails_and_no_model_is_asked(action: str) -> None:
     world = toy_dream()
     env = world.make_env(TASK, 0)
     result = asyncio.run(steps(env, TASK, [action]))[0]
     assert result == StepResult(NOTHING_HAPPENS, 0.0, None, valid=False)
-    assert world.model.answers == 0
+    assert world.model.answers == 0 and world.model.refused == 1
 
 
 @pytest.mark.parametrize("action", SMUGGLED)

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dreamgym.envs.text import Annotation, Note
 from dreamgym.envs.toy import NOTHING_HAPPENS, THINGS, contents_of
@@ -60,12 +61,15 @@ class ToyText:
         things = [found[2] for found in map(_FACT.fullmatch, facts.values()) if found]
         return wanted is not None and wanted[1] in things
 
+    def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
+        return facts.get("you", "").startswith("You carry")  # with something in hand it is over
+
     def met(self, instruction: str, facts: Mapping[str, str]) -> bool:
         wanted = _WANTED.search(instruction)
         return wanted is not None and facts.get("you") == f"You carry the {wanted[1]}."
 
     def retell(self, first_state: str, instruction: str) -> str:
-        return re.sub("take the \\w+", instruction, first_state)
+        return first_state
 
 
 def _note(action: str) -> Note:
@@ -119,10 +123,12 @@ def toy_dream(
     llm: LLM | None = None,
     *,
     known: Mapping[str, Mapping[str, str]] | None = None,
-    retries: int = 1,
-    hidden_tries: int = 4,
+    **config: Any,
 ) -> DreamWorld:
-    """A dream of the toy world, over the scripted model where no other is given."""
-    config = ExperienceConfig(k=0, retries=retries, hidden_tries=hidden_tries)
+    """A dream of the toy world, over the scripted model where no other is given.
+
+    The model's word ends an episode: the facts would not tell of one that ends in failure.
+    """
+    settings = ExperienceConfig.model_validate({"k": 0, "judge": "model", **config})
     model = llm or ScriptedLLM(dream_the_toy())
-    return DreamWorld(ExperienceModel(model, ToyText(), config, known=known))
+    return DreamWorld(ExperienceModel(model, ToyText(), settings, known=known))

@@ -24,9 +24,13 @@ from dreamgym.algos.settings import SFTConfig
 from dreamgym.run_folder import settled, swap_folder
 
 
-def sft_loss(logprobs: Tensor, batch: Batch) -> Tensor:
-    """Eq. 5: the mean negative log-probability of the masked tokens."""
-    return -(logprobs * batch.mask).sum() / batch.mask.sum()
+def sft_loss(logprobs: Tensor, batch: Batch, num_tokens: float) -> Tensor:
+    """Eq. 5: the negative log-probability of the masked tokens, summed and divided by `num_tokens`.
+
+    The same number for every step: rows of like length share a step, and a step of short rows that
+    are mostly noise must not weigh as much as one that is full of tokens to learn.
+    """
+    return -(logprobs * batch.mask).sum() / num_tokens
 
 
 def fit(
@@ -47,6 +51,9 @@ def fit(
         raise ValueError("there is nothing to train on")
     optimizers = make_optimizers(model, config.learning_rate)
     losses = _resume(model, optimizers, checkpoint)
+    # what a step trains on, on average
+    trained = sum(row.num_trained for row in rows) / sum(len(row.ids) for row in rows)
+    scale_tokens = config.tokens_per_step * trained
     model.train()
     seen, saved = 0, 0
     for step, part in enumerate(_endless(rows, config.tokens_per_step, random.Random(seed))):
@@ -59,7 +66,7 @@ def fit(
             continue  # this step was taken before the run was killed
         scale = min(1.0, (step + 1) / config.warmup_steps) * (1 - done)
         set_learning_rate(optimizers, config.learning_rate * scale)
-        losses.append(_step(model, optimizers, make_batch(part, model.device)))
+        losses.append(_step(model, optimizers, make_batch(part, model.device), scale_tokens))
         on_step(seen, losses[-1])
         if checkpoint and seen - saved >= config.save_every:
             saved = seen
@@ -69,14 +76,20 @@ def fit(
     return sum(tail) / len(tail)
 
 
-def _step(model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], batch: Batch) -> float:
-    loss = sft_loss(token_logprobs(model, batch), batch)
+def _step(
+    model: PreTrainedModel,
+    optimizers: list[torch.optim.Optimizer],
+    batch: Batch,
+    num_tokens: float,
+) -> float:
+    """One update; returns the mean loss of the step's own tokens."""
+    loss = sft_loss(token_logprobs(model, batch), batch, num_tokens)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
-    return loss.item()
+    return loss.item() * num_tokens / float(batch.mask.sum())
 
 
 def _save(
