@@ -23,7 +23,7 @@ from dreamgym.envs.alfworld.games import Game, content_hash, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
-from dreamgym.experience.corpus import experience_corpus
+from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.llm.local import Encoder, LocalLLM
@@ -104,31 +104,37 @@ def fill_store(
 
 def experience_rows(
     cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore, encoder: Encoder
-) -> list[Row]:
-    """The experience model's training rows; those longer than its context are left out."""
+) -> tuple[list[Row], list[Row]]:
+    """Rows of transitions, and all others; those longer than the context are left out."""
     retriever = LexicalRetriever.from_store(store) if cfg.experience.k else None
     corpus = experience_corpus(
         episodes, AlfworldText(), retriever=retriever, k=cfg.experience.k, seed=cfg.seed
     )
+    others = corpus.guesses
     if cfg.offline.acting:
         logs = store.episodes(world="real", split="train", agent="noisy")
-        corpus += [acting_conversation(episode) for episode in logs]
-    rows = [conversation_row(messages, encoder) for messages in corpus]
-    return [row for row in rows if len(row.ids) < cfg.model.context]
+        others = others + [acting_conversation(episode) for episode in logs]
+
+    def rows(conversations: Sequence[Conversation]) -> list[Row]:
+        made = (conversation_row(messages, encoder) for messages in conversations)
+        return [row for row in made if len(row.ids) < cfg.model.context]
+
+    return rows(corpus.transitions), rows(others)
 
 
 def corpus_texts(cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore) -> list[str]:
     """What the tokenizer is trained on: a sample of the offline text as it will be prompted."""
     sample = episodes[:: max(1, len(episodes) // 400)]
     corpus = experience_corpus(sample, AlfworldText(), retriever=None, k=0, seed=cfg.seed)
-    return [message.text for messages in corpus for message in messages]
+    told = corpus.transitions + corpus.guesses
+    return [message.text for messages in told for message in messages]
 
 
 def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: OnTokens) -> float:
     """Tokenizer and experience model from the store's offline episodes (Eq. 5), into `folder`."""
     episodes = list(store.episodes(world="real", split="train"))
     tokenizer = train_tokenizer(corpus_texts(cfg, episodes, store), cfg.model.vocab_size)
-    rows = experience_rows(cfg, episodes, store, Encoder(tokenizer))
+    transitions, others = experience_rows(cfg, episodes, store, Encoder(tokenizer))
     torch.manual_seed(cfg.seed)
     model = make_llama(
         len(tokenizer),
@@ -139,9 +145,10 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
     )
     loss = fit(
         model,
-        rows,
+        transitions + others,
         cfg.fit,
         seed=cfg.seed,
+        first=transitions,
         checkpoint=folder.with_name("fit.checkpoint"),
         on_step=on_step,
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.agents.prompt import policy_messages, read_action
+from dreamgym.agents.prompt import acting_conversation, policy_messages, read_action
 from dreamgym.envs.base import Env
 from dreamgym.envs.text import PlainText
 from dreamgym.envs.toy import NOTHING_HAPPENS, make_toy_env, toy_tasks
@@ -69,26 +69,48 @@ def test_whatever_is_written_reading_it_twice_changes_nothing(written: str) -> N
         assert read_action(Completion(action)) == action
 
 
-def test_a_prompt_is_the_episode_so_far_with_the_sampled_tokens() -> None:
+def test_a_prompt_is_the_episode_so_far_with_the_task_and_the_sampled_tokens() -> None:
     turns = (
-        Turn("room", "look", 0.0, "box", True, Completion(" look\n", (5, 9), (-1.0, -1.0))),
+        Turn(
+            "room; take the key",
+            "look",
+            0.0,
+            "box",
+            True,
+            Completion(" look\n", (5, 9), (-1.0, -1.0)),
+        ),
         Turn("box", "open box 1", 0.0, "a key"),
     )
-    assert policy_messages(turns, "a key") == [
-        Message("user", "room"),
+    assert policy_messages("take the key", turns, "a coin") == [
+        Message("user", "room; take the key"),
         Message("assistant", "look", (5, 9)),
-        Message("user", "box"),
+        Message("user", "box\nTask: take the key."),
         Message("assistant", "open box 1"),
-        Message("user", "a key"),
+        Message("user", "a coin\nTask: take the key."),
     ]
 
 
 def test_a_later_prompt_begins_with_every_earlier_one() -> None:
     turns = [Turn(f"s{i}", f"a{i}", 0.0, f"s{i + 1}") for i in range(4)]
-    last = policy_messages(turns, "s4")
+    last = policy_messages("go", turns, "s4")
     for number in range(4):
-        earlier = policy_messages(turns[:number], f"s{number}")
+        earlier = policy_messages("go", turns[:number], f"s{number}")
         assert last[: len(earlier)] == earlier
+
+
+def test_what_is_cloned_is_the_last_prompt_and_its_answer() -> None:
+    task = toy_tasks(1)[0]
+    said = Completion("open box 2", (7, 9), (-1.0, -1.0))
+    turns = (
+        Turn("room", "look", 0.0, "box"),
+        Turn("box", "open box 2", 0.0, "coin", True, said),
+    )
+    for number in (1, 2):
+        episode = Episode(task, turns[:number], Ending.TURN_LIMIT, "real")
+        *prompt, answer = acting_conversation(episode)
+        last = turns[number - 1]
+        assert prompt == policy_messages(task.instruction, turns[: number - 1], last.state)
+        assert answer == Message("assistant", last.action, said.ids if number == 2 else ())
 
 
 def dream_that_must_not_be_asked() -> ExperienceModel:

@@ -36,7 +36,7 @@ def encoder() -> Encoder:
 
 def small_model(seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    return make_llama(len(small_tokenizer()), width=32, layers=2, heads=2, context=512).eval()
+    return make_llama(len(small_tokenizer()), width=32, layers=2, heads=2, kv_heads=1).eval()
 
 
 def play_at_random(rng: random.Random, *, num_turns: int, reward: float = 0.0) -> Episode:
@@ -45,7 +45,7 @@ def play_at_random(rng: random.Random, *, num_turns: int, reward: float = 0.0) -
     vocabulary = range(5, len(small_tokenizer()))  # control tokens apart
     for number in range(num_turns):
         state = rng.choice(TEXTS)
-        prompt = tuple(encoder().prompt(policy_messages(turns, state)))
+        prompt = tuple(encoder().prompt(policy_messages(TASK.instruction, turns, state)))
         ids = (*rng.choices(vocabulary, k=rng.randint(1, 6)), encoder().end)
         logprobs = tuple(-3 * rng.random() for _ in ids)
         completion = Completion(encoder().decode(ids), ids, logprobs, prompt)

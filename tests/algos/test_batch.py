@@ -52,7 +52,7 @@ def test_a_tag_sampled_in_pieces_stays_in_pieces() -> None:  # P028
     first = Completion("<think>", (*pieces, encoder().end), (-1.0,) * (len(pieces) + 1))
     first = replace(first, prompt_ids=tuple(encoder().prompt([Message("user", "look")])))
     turns = [Turn("look", "", 0.0, "again", True, first)]
-    prompt = tuple(encoder().prompt(policy_messages(turns, "again")))
+    prompt = tuple(encoder().prompt(policy_messages("look", turns, "again")))
     second = Completion("x", (*encoder().text_ids("x"), encoder().end), (-1.0, -1.0), prompt)
     turns.append(Turn("again", "x", 0.0, "end", True, second))
     row = episode_row(Episode(TASK, tuple(turns), Ending.DONE, "dream"), 1.0)

@@ -36,7 +36,9 @@ CANARY = [Message("user", "You are in a room.")]
 
 
 def learner(seed: int = 0, temperature: float = 1.0, **settings: float) -> Learner:
-    config = LearnerConfig(**{"learning_rate": 1e-2, "minibatches": 1} | settings)
+    config = LearnerConfig(
+        **{"learning_rate": 1e-2, "minibatches": 1, "warmup_steps": 0} | settings
+    )
     return Learner(small_model(seed), small_tokenizer(), config, temperature=temperature)
 
 

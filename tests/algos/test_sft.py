@@ -19,7 +19,7 @@ from dreamgym.algos.sft import fit, sft_loss
 from dreamgym.llm.base import Message
 
 CONFIG = SFTConfig(
-    num_tokens=1200, tokens_per_step=100, learning_rate=1e-2, warmup_steps=2, save_every=250
+    num_tokens=1200, tokens_per_step=100, learning_rate=1e-2, warmup_steps=2, save_every=150
 )
 
 
@@ -39,15 +39,21 @@ def corpus() -> list[Row]:
     return [conversation_row(talk, encoder()) for talk in talks]
 
 
-def test_the_loss_is_the_mean_over_the_trained_tokens_of_all_rows() -> None:
+def test_the_loss_is_a_sum_over_the_trained_tokens_by_one_number_for_every_step() -> None:
     rows = [Row((1, 2, 3, 4), (False, True, False, True)), Row((1, 2), (False, True))]
     logprobs = torch.tensor([[0.0, -1.0, -9.0, -2.0], [0.0, -6.0, 0.0, 0.0]], requires_grad=True)
-    loss = sft_loss(logprobs, make_batch(rows))
-    # (1 + 2 + 6) / 3 tokens; a mean of the rows' means would be (1.5 + 6) / 2
-    assert loss.item() == pytest.approx(3.0, abs=1e-6)
+    loss = sft_loss(logprobs, make_batch(rows), num_tokens=4.0)
+    # (1 + 2 + 6) / 4; a mean of the rows' means would be (1.5 + 6) / 2
+    assert loss.item() == pytest.approx(2.25, abs=1e-6)
     loss.backward()
-    third = -1 / 3
-    assert_close(logprobs.grad, torch.tensor([[0.0, third, 0.0, third], [0.0, third, 0.0, 0.0]]))
+    each = -0.25
+    assert_close(logprobs.grad, torch.tensor([[0.0, each, 0.0, each], [0.0, each, 0.0, 0.0]]))
+    # two steps of half the rows add up to one of all
+    parts = [
+        sft_loss(logprobs[i : i + 1, :n], make_batch(rows[i : i + 1]), 4.0)
+        for i, n in enumerate((4, 2))
+    ]
+    assert sum(part.item() for part in parts) == pytest.approx(2.25, abs=1e-6)
 
 
 def test_a_fit_learns_its_corpus() -> None:

@@ -14,6 +14,8 @@ class SFTConfig(Settings):
     """At its peak; it falls to 0 in a straight line."""
     warmup_steps: int = 30
     """Steps until the peak."""
+    first_share: float = 0.65
+    """Of the tokens: only what can be learnt exactly, before what is partly chance joins in."""
     save_every: int = 200_000
     """Tokens between checkpoints of a fit in progress."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -39,12 +40,15 @@ def fit(
     config: SFTConfig,
     *,
     seed: int,
+    first: Sequence[Row] = (),
     checkpoint: Path | None = None,
     on_step: Callable[[int, float], None] = lambda tokens, loss: None,
 ) -> float:
     """Train in place for `config.num_tokens`; returns the mean loss of the last tenth of the steps.
 
-    With a `checkpoint` folder a killed fit goes on where it last saved, to the same numbers.
+    For `config.first_share` of the tokens only the rows of `first` are read, where there are any: a
+    skill forms sooner before rows that cannot be predicted join in. With a `checkpoint` folder a
+    killed fit goes on where it last saved, to the same numbers.
     """
     rows = [row for row in rows if row.num_trained]
     if not rows:
@@ -56,9 +60,13 @@ def fit(
     scale_tokens = config.tokens_per_step * trained
     model.train()
     seen, saved = 0, 0
-    for step, part in enumerate(_endless(rows, config.tokens_per_step, random.Random(seed))):
+    rng = random.Random(seed)
+    early = _endless(first or rows, config.tokens_per_step, rng)
+    late = _endless(rows, config.tokens_per_step, rng)
+    for step in itertools.count():
         if seen >= config.num_tokens:
             break
+        part = next(early if seen < config.first_share * config.num_tokens else late)
         done = seen / config.num_tokens
         seen += sum(len(row.ids) for row in part)
         if step < len(losses):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from dreamgym.envs.text import Annotation, WorldText
 from dreamgym.experience.hidden import HiddenState
@@ -93,15 +94,26 @@ def variant_conversations(episodes: Iterable[Episode], text: WorldText) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """All that the experience model learns from."""
+
+    transitions: list[Conversation]  # nearly every token follows from what stands before it
+    guesses: list[Conversation]  # hidden states and harder tasks: partly chance
+
+
 def experience_corpus(
     episodes: Sequence[Episode], text: WorldText, *, retriever: Retriever | None, k: int, seed: int
-) -> list[Conversation]:
-    """All that the experience model learns from: transitions, hidden states, harder tasks."""
+) -> Corpus:
+    """Transitions of every episode; hidden states of some; harder tasks where rooms have two."""
     rng = random.Random(seed)
-    corpus: list[Conversation] = []
+    corpus = Corpus([], variant_conversations(episodes, text))
     for episode in episodes:
         annotation = text.annotate(episode)
-        corpus.append(transition_conversation(episode, annotation, retriever=retriever, k=k))
+        corpus.transitions.append(
+            transition_conversation(episode, annotation, retriever=retriever, k=k)
+        )
         if rng.random() < HIDDEN_SHARE:
-            corpus.append(hidden_conversation(episode, annotation, text, rng))
-    return [messages for messages in corpus if messages] + variant_conversations(episodes, text)
+            hidden = hidden_conversation(episode, annotation, text, rng)
+            corpus.guesses.extend([hidden] if hidden else [])
+    return corpus
