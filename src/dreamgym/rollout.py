@@ -50,6 +50,8 @@ async def play(
             )
             if completion.finish_reason == "length":
                 ending = Ending.TRUNCATED
+                if completion.ids:  # trained on like all it wrote, or never ending would be free
+                    turns.append(Turn(state, completion.text, 0.0, state, False, completion))
                 break
             action = read_action(completion)
             unreadable = 0 if action else unreadable + 1
