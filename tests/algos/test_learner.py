@@ -131,7 +131,7 @@ def test_after_an_update_a_new_policy_samples_with_the_new_weights() -> None:  #
 
 
 def test_the_first_pass_is_on_policy_at_the_temperature_it_was_sampled_with() -> None:  # rule 16
-    subject = learner(temperature=0.7)
+    subject = learner(temperature=0.7, epochs=1)
     talk = [Message("user", toy_tasks(1)[0].first_state), Message("assistant", "look")]
     habit = SFTConfig(num_tokens=1500, tokens_per_step=100, warmup_steps=1, learning_rate=1e-2)
     fit(subject.model, [conversation_row(talk, encoder())], habit, seed=0)  # to end its messages

@@ -49,7 +49,7 @@ def toy_tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer([*texts, *(f"take {thing}" for thing in THINGS)], 400)
 
 
-def clumsy_policy(seed: int, num_tokens: int = 60_000) -> PreTrainedModel:
+def clumsy_policy(seed: int, num_tokens: int = 200_000) -> PreTrainedModel:
     """Behaviour cloning of clumsy episodes: it knows the grammar, and wins by luck only."""
     torch.manual_seed(seed)
     tokenizer = toy_tokenizer()

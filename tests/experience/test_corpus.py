@@ -145,11 +145,12 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
     assert (request.text, answer.text) == (VARIANT_REQUEST, "do long")
 
 
-def test_the_corpus_holds_transitions_some_hidden_states_and_harder_tasks() -> None:
-    episodes = [lived(task) for task in toy_tasks(12)]
+def test_what_follows_is_kept_apart_from_what_is_partly_chance() -> None:
+    episodes = [lived(task) for task in toy_tasks(40)]
     corpus = experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)
-    questions = [talk[1].text for talk in corpus]
-    assert sum(q.startswith("open ") for q in questions) == len(episodes)
-    assert 0 < sum(q.startswith("What is at") for q in questions) < len(episodes)
-    assert VARIANT_REQUEST in questions
+    assert corpus.transitions == [transition_conversation(e, TEXT.annotate(e)) for e in episodes]
+    questions = [talk[1].text for talk in corpus.guesses]
+    hidden = sum(question.startswith("What is at") for question in questions)
+    assert 0 < hidden < len(episodes)
+    assert questions.count(VARIANT_REQUEST) == len(questions) - hidden > 0
     assert corpus == experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)

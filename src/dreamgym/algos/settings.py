@@ -25,10 +25,10 @@ class LearnerConfig(Settings):
     """Of AdamW, after the warm-up."""
     warmup_steps: int = 4
     """AdamW's first steps are as long as its rate whatever the gradient: they begin small."""
-    epochs: int = 1
+    epochs: int = 2
     """Passes over the episodes of one update."""
-    minibatches: int = 2
-    """Optimiser steps per pass."""
+    minibatches: int = 4
+    """Optimiser steps per pass. Many small ones learn where few long ones destroy."""
     clip_low: float = 0.2
     """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: float = 0.28
