@@ -90,6 +90,13 @@ def test_a_prompt_is_the_episode_so_far_with_the_task_and_the_sampled_tokens() -
     ]
 
 
+def test_only_a_state_that_tells_the_task_is_shown_without_it() -> None:
+    seen = ("a room", "you were told to take the key", "a box")
+    turns = [Turn(state, "look", 0.0, "") for state in seen[:2]]
+    shown = [m.text for m in policy_messages("take the key", turns, seen[2]) if m.role == "user"]
+    assert shown == ["a room\nTask: take the key.", seen[1], "a box\nTask: take the key."]
+
+
 def test_a_later_prompt_begins_with_every_earlier_one() -> None:
     turns = [Turn(f"s{i}", f"a{i}", 0.0, f"s{i + 1}") for i in range(4)]
     last = policy_messages("go", turns, "s4")

@@ -71,7 +71,9 @@ def test_an_episode_whose_prompts_did_not_only_grow_is_refused() -> None:
 
 def test_an_episode_that_no_language_model_played_is_refused() -> None:
     human = Episode(TASK, (Turn("a", "b", 1.0, "c"),), Ending.DONE, "real")
-    for episode in (human, replace(human, turns=())):
+    llm = play_at_random(random.Random(1), num_turns=2)
+    mixed = replace(llm, turns=(replace(llm.turns[0], completion=None), llm.turns[1]))
+    for episode in (human, mixed, replace(human, turns=())):
         with pytest.raises(ValueError, match="cannot be trained on"):
             episode_row(episode, 1.0)
 

@@ -13,6 +13,7 @@ from toy_dreams import ToyText, toy_dream
 
 from dreamgym.envs.toy import make_toy_env, toy_expert, toy_tasks
 from dreamgym.experience.corpus import (
+    HIDDEN_SHARE,
     experience_corpus,
     hidden_conversation,
     transition_conversation,
@@ -146,11 +147,11 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
 
 
 def test_what_follows_is_kept_apart_from_what_is_partly_chance() -> None:
-    episodes = [lived(task) for task in toy_tasks(40)]
+    episodes = [lived(task) for task in toy_tasks(200)]
     corpus = experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)
     assert corpus.transitions == [transition_conversation(e, TEXT.annotate(e)) for e in episodes]
     questions = [talk[1].text for talk in corpus.guesses]
     hidden = sum(question.startswith("What is at") for question in questions)
-    assert 0 < hidden < len(episodes)
+    assert abs(hidden / len(episodes) - HIDDEN_SHARE) < 0.1  # three standard deviations
     assert questions.count(VARIANT_REQUEST) == len(questions) - hidden > 0
     assert corpus == experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)

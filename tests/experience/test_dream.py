@@ -156,6 +156,16 @@ def test_where_the_facts_judge_the_models_word_is_only_counted() -> None:
     assert world.model.disagreed == 2 and not world.model.faults
 
 
+@pytest.mark.parametrize("judge", ["facts", "model"])
+def test_where_no_rule_can_tell_the_models_word_counts(judge: str) -> None:
+    claim = answer_text(Answer("You won.", 1.0, True))
+    config = ExperienceConfig.model_validate({"k": 0, "judge": judge})
+    model = ExperienceModel(ScriptedLLM([claim]), PlainText(), config)
+    result = asyncio.run(steps(DreamWorld(model).make_env(TASK, 0), TASK, ["look"]))[0]
+    assert (result.reward, result.ending) == (1.0, Ending.DONE)
+    assert model.disagreed == 0 and not model.faults
+
+
 @pytest.mark.parametrize(("rules", "asked"), [(True, 1), (False, 2)])
 def test_what_the_facts_rule_out_is_refused_without_asking_the_model(
     rules: bool, asked: int
@@ -164,7 +174,8 @@ def test_what_the_facts_rule_out_is_refused_without_asking_the_model(
     world = toy_dream(ScriptedLLM([carried] * 2), known={TASK.id: facts_of(TASK)}, rules=rules)
     results = asyncio.run(steps(world.make_env(TASK, 0), TASK, ["look", "look"]))
     assert world.model.answers == asked and world.model.refused == 2 - asked
-    assert results[1].valid != rules
+    failed = StepResult(NOTHING_HAPPENS, 0.0, None, valid=False)
+    assert (results[1] == failed) is rules
 
 
 @pytest.mark.parametrize("action", [*SMUGGLED, "", " ", "open the box 1", "look look", "LOOK"])

@@ -226,6 +226,14 @@ def test_an_engine_whose_event_loop_was_cut_short_serves_the_next_one() -> None:
     assert run(llm.complete(prompt, Sampling(1.0, 4, 3)), timeout_s=20).ids
 
 
+def test_an_error_reaches_whoever_asked_and_the_next_request_is_served() -> None:
+    llm = engine(slots=1)
+    unknown = [Message("assistant", "?", (10**6,)), Message("user", "go")]
+    with pytest.raises(IndexError):
+        run(llm.complete(unknown, Sampling(1.0, 4)), timeout_s=20)
+    assert run(llm.complete([Message("user", "go")], Sampling(1.0, 4)), timeout_s=20).ids
+
+
 def test_engines_that_share_the_cores_both_get_done() -> None:
     model = small_model()
     one, two = engine(model), engine(small_model("qwen2"))

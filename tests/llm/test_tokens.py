@@ -99,10 +99,12 @@ def test_the_chat_template_writes_what_the_encoder_writes_for_text_one_may_trust
 
 def test_sampled_ids_are_kept_and_closed_once() -> None:
     encoder = Encoder(small_tokenizer())
-    odd = tuple(encoder.text_ids("g") + encoder.text_ids("o"))
-    assert encoder.message(Message("assistant", "go", odd))[1:] == [*odd, encoder.end]
-    closed = (*odd, encoder.end)
-    assert encoder.message(Message("assistant", "go", closed))[1:] == list(closed)
+    text = "Nothing happens."
+    odd = tuple(id for letter in text for id in encoder.text_ids(letter))
+    assert encoder.decode(odd) == text and odd != encoder.text_ids(text)
+    for sampled in (odd, (*odd, encoder.end)):
+        written = encoder.message(Message("assistant", text, sampled))
+        assert written == [encoder.role["assistant"], *odd, encoder.end]
 
 
 def test_a_prompt_opens_every_prompt_that_goes_on_from_it() -> None:
@@ -128,3 +130,13 @@ def test_a_model_made_on_the_spot_has_the_size_asked_for_and_one_table_of_tokens
     assert sum(p.numel() for p in model.parameters()) == 1000 * 64 + 2 * block + 64
     assert model.config.max_position_embeddings == 128
     assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize(("asked", "made"), [(None, 4), (2, 2), (1, 1)])
+def test_keys_and_values_have_a_head_each_unless_fewer_are_asked_for(
+    asked: int | None, made: int
+) -> None:
+    model = make_llama(100, width=64, layers=1, heads=4, kv_heads=asked)
+    attention = model.model.layers[0].self_attn
+    assert attention.k_proj.weight.shape == attention.v_proj.weight.shape == (16 * made, 64)
+    assert attention.q_proj.weight.shape == (64, 64)
