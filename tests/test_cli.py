@@ -155,6 +155,7 @@ def test_doctor_counts_the_games_it_finds(capsys, monkeypatch, tmp_path):
     with lzma.open(tmp_path / "alfworld" / "games_valid_seen.jsonl.xz", "wt") as file:
         file.write("{}\n{}\n")
     monkeypatch.setenv("DREAMGYM_DATA", str(tmp_path))
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)  # importing alfworld sets it
     code, out, _ = outcome(capsys, "doctor", "data")
     assert code == 0 and "2 valid_seen" in out
     (tmp_path / "alfworld" / "games_train.jsonl.xz").write_bytes(b"not xz")

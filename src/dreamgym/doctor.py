@@ -15,7 +15,7 @@ from pathlib import Path
 import dreamgym
 from dreamgym.types import DreamGymError
 
-CORE = ("bm25s", "cyclopts", "matplotlib", "numpy", "pydantic", "rich")
+CORE = ("cyclopts", "matplotlib", "numpy", "pydantic", "rich")
 TRAIN = ("torch", "transformers", "tokenizers", "safetensors")
 EXTRAS = ("train", "alfworld", "data")
 DISK_GB = 1.0
