@@ -11,7 +11,18 @@ from dreamgym.agents.prompt import policy_messages, read_action
 from dreamgym.envs.base import Env, MakeEnv
 from dreamgym.llm.base import LLM, Sampling
 from dreamgym.settings import Settings
-from dreamgym.types import Ending, Episode, Group, StepResult, Task, Turn, World, WorldFault
+from dreamgym.types import (
+    DreamFault,
+    Ending,
+    EnvFault,
+    Episode,
+    Group,
+    StepResult,
+    Task,
+    Turn,
+    World,
+    WorldFault,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +66,7 @@ async def play(
                 break
             action = read_action(completion)
             unreadable = 0 if action else unreadable + 1
-            result = await _step(env, action or "", config.timeout_s)
+            result = await _step(env, action or "", config.timeout_s, world)
             turns.append(
                 Turn(state, action or "", result.reward, result.state, result.valid, completion)
             )
@@ -75,11 +86,12 @@ async def play(
     return Episode(task, tuple(turns), ending, world, fault)
 
 
-async def _step(env: Env, action: str, timeout_s: float) -> StepResult:
+async def _step(env: Env, action: str, timeout_s: float, world: World) -> StepResult:
     try:
         return await asyncio.wait_for(env.step(action), timeout_s)
     except TimeoutError as late:
-        raise WorldFault("TIMEOUT", f"no answer to {action!r} in {timeout_s:g} s") from late
+        fault = DreamFault if world == "dream" else EnvFault
+        raise fault("TIMEOUT", f"no answer to {action!r} in {timeout_s:g} s") from late
 
 
 async def collect(

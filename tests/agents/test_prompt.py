@@ -155,3 +155,12 @@ def test_unreadable_actions_in_a_row_use_up_an_allowance() -> None:  # P013: bud
     env = make_toy_env(toy_tasks(1)[0], 0)
     episode = played(["a\nb", "look", "a\nb", "a\nb", "a\nb", "look"], env, invalid_limit=3)
     assert episode.ending is Ending.INVALID and len(episode.turns) == 5
+
+
+@pytest.mark.parametrize("text", ["look\u2028open box 1", "look\ropen box 1", "look\x0bopen box 1"])
+def test_every_kind_of_line_break_makes_two_actions_and_so_none(text: str) -> None:
+    assert read_action(Completion(text)) is None
+
+
+def test_what_zero_width_characters_kept_apart_is_normalised_together() -> None:
+    assert read_action(Completion("take caf\u0065\u200b\u0301 1\r\n")) == "take caf\u00e9 1"

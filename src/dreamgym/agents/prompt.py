@@ -47,7 +47,7 @@ def read_action(completion: Completion) -> str | None:
     was really written, and that is what is trained on.
     """
     text = _THINK.sub("", completion.text)
-    text = _ZERO_WIDTH.sub("", unicodedata.normalize("NFKC", text)).replace("\r", "").strip()
-    if not text or "\n" in text or len(text) > _MAX_CHARS or "<think>" in text:
+    text = unicodedata.normalize("NFKC", _ZERO_WIDTH.sub("", text)).strip()
+    if len(text.splitlines()) != 1 or len(text) > _MAX_CHARS or "<think>" in text:
         return None
     return text
