@@ -23,7 +23,7 @@ class WorldConfig(Settings):
     """Our engine, or ALFWorld's own (extra `alfworld`), for the real world."""
     num_train: Positive = 400
     """Games to take demonstrations and dreams from."""
-    num_eval: Positive = 300
+    num_eval: Positive = 150
     """Held-out games to measure on."""
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
     """Which of ALFWorld's held-out splits, or of the generator's."""
@@ -79,7 +79,7 @@ class CloneConfig(Settings):
 class RunConfig(Settings):
     seed: int = 0
     """Of games, offline episodes, weights and samples alike."""
-    steps: Positive = 20
+    steps: Positive = 12
     """Updates of the policy in the dream."""
     train_world: Literal["dream", "real"] = "dream"
     """`real` runs the same loop in the real world, for comparison."""

@@ -33,6 +33,10 @@ from dreamgym.train import Parts, eval_rollout, train
 from dreamgym.types import DreamGymError, Episode
 
 
+NUM_DREAMT = 60
+"""Dreams measured beside the real games: a dreamt turn costs a hundred real ones."""
+
+
 class Progress(Protocol):
     """Shows how far a stage is. `bar` opens one stage's bar: call it with what is done so far."""
 
@@ -129,7 +133,7 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
     model, tokenizer = build.load_model(weights)
     learner = Learner(model, tokenizer, cfg.learner)
     dream = build.make_dream(cfg, store, job.path / "experience")
-    tasks = build.training_tasks(games, store)[: len(games.eval)]
+    tasks = build.training_tasks(games, store)[:NUM_DREAMT]
 
     async def measure() -> tuple[Evaluation, Evaluation]:
         total = len(games.eval) + len(tasks)
@@ -139,6 +143,8 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
         ):
             done = itertools.count(1)
             rollout = eval_rollout(cfg)
+            # a dream is measured at the length it is trained at: a dreamt turn is slow
+            as_trained = rollout.model_copy(update={"max_turns": cfg.rollout.max_turns})
 
             def count(episode: Episode) -> None:
                 tick(next(done), "")
@@ -148,7 +154,7 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
                 world="real", seed=cfg.seed, on_episode=count,
             )  # fmt: skip
             dreamt = await evaluate(
-                learner.policy(), tasks, dream.make_env, rollout,
+                learner.policy(), tasks, dream.make_env, as_trained,
                 world="dream", seed=cfg.seed, on_episode=count,
             )  # fmt: skip
         return real, dreamt

@@ -6,7 +6,7 @@ from dreamgym.settings import Settings
 
 
 class SFTConfig(Settings):
-    num_tokens: int = 1_000_000
+    num_tokens: int = 800_000
     """How long to train, in tokens read."""
     tokens_per_step: int = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
@@ -25,7 +25,7 @@ class LearnerConfig(Settings):
     """Of AdamW, after the warm-up."""
     warmup_steps: int = 4
     """AdamW's first steps are as long as its rate whatever the gradient: they begin small."""
-    epochs: int = 2
+    epochs: int = 1
     """Passes over the episodes of one update."""
     minibatches: int = 4
     """Optimiser steps per pass. Many small ones learn where few long ones destroy."""
