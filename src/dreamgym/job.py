@@ -32,7 +32,6 @@ from dreamgym.settings import load_config
 from dreamgym.train import Parts, eval_rollout, train
 from dreamgym.types import DreamGymError, Episode
 
-
 NUM_DREAMT = 60
 """Dreams measured beside the real games: a dreamt turn costs a hundred real ones."""
 
