@@ -1,4 +1,4 @@
-"""A tokenizer trained on the offline text, and Llama models of about a million parameters made on the spot.
+"""A tokenizer trained on the offline text, and Llamas of a million parameters made on the spot.
 
 A noun that is ever numbered (`shelf 1`) is one token wherever it stands, so that the `apple` of a
 task is the `apple 2` of a state; the phrases between nouns, numbers included, merge freely. A turn
