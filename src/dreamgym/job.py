@@ -33,7 +33,7 @@ from dreamgym.train import Parts, eval_rollout, train
 from dreamgym.types import DreamGymError, Episode
 
 NUM_DREAMT = 60
-"""Dreams measured beside the real games: a dreamt turn costs a hundred real ones."""
+"""Dreams measured beside the real games; a dreamt turn is slow."""
 
 
 class Progress(Protocol):

@@ -29,7 +29,7 @@ ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 LEARNER = LearnerConfig(learning_rate=3e-4, minibatches=4, epochs=2)  # 1e-3 learns by luck
 TASKS = toy_tasks(48, seed=1)
 HELD_OUT = toy_tasks(60, seed=2)
-NUM_STEPS = 60
+NUM_STEPS = 200
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_grpo_learns_in_the_real_toy_world(cloned: PreTrainedModel) -> None:
         learner.update(groups)
     after = real_success(learner.policy(), HELD_OUT)
     print(f"real: {before:.2f} -> {after:.2f}")
-    assert before < 0.4 and after > 0.6
+    assert before < 0.4 and after > 0.8
 
 
 def config(steps: int, **more: Any) -> RunConfig:
@@ -120,7 +120,7 @@ def test_what_is_learnt_in_the_dream_holds_in_the_real_world(
     parts = train_in_the_dream(cfg, cloned, tmp_path)
     after = real_success(parts.learner.policy(), HELD_OUT)
     print(f"dream: {before:.2f} -> {after:.2f}")
-    assert before < 0.4 and after > 0.6
+    assert before < 0.4 and after > 0.8
     assert parts.dream.model.faults.keys() <= {"UNSOLVABLE_START"}
     with ReplayStore(tmp_path / "replay.sqlite") as store:
         assert store.real_transitions("online-0") == 0

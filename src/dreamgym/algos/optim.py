@@ -1,7 +1,7 @@
 """Optimisers: Muon for the matrices, AdamW for everything else.
 
-On our 1-5 M parameter models Muon reached a given loss in fewer tokens than AdamW at every rate we
-tried; its update costs a fraction of a step.
+We have not compared Muon with AdamW on these models. Its update
+took about a quarter of a step of 800 tokens on one core.
 """
 
 from __future__ import annotations

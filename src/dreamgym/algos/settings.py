@@ -28,7 +28,7 @@ class LearnerConfig(Settings):
     epochs: int = 1
     """Passes over the episodes of one update."""
     minibatches: int = 4
-    """Optimiser steps per pass. Many small ones learn where few long ones destroy."""
+    """Optimiser steps per pass."""
     clip_low: float = 0.2
     """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: float = 0.28

@@ -25,8 +25,7 @@ from dreamgym.types import Episode
 Conversation = list[Message]
 
 HIDDEN_SHARE = 0.25
-"""Of the episodes that also teach what is hidden. What cannot be known is all noise in a gradient,
-and too much of it holds up the rest."""
+"""Of the episodes that also teach what is hidden: what cannot be known is noise in a gradient."""
 
 
 def transition_conversation(

@@ -37,7 +37,8 @@ class ExperienceConfig(Settings):
     """The world's reader refuses, without asking the model, what the dream's own facts rule out."""
     judge: Literal["facts", "model"] = "facts"
     """Who pays the reward: the goal checked on the dream's own facts where a reader can, or the
-    model's own word, which those facts must then support. Disagreement is counted either way."""
+    model's own word, which those facts must then support. Under `facts` every disagreement with the
+    model's claim is counted, under `model` an unsupported claim is a SPURIOUS fault."""
     hidden_tries: int = 4
     """Hidden states written for a task before it counts as one the world cannot contain."""
 

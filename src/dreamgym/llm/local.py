@@ -1,7 +1,7 @@
 """A batched engine over Hugging Face weights: sessions keep their keys and values between turns.
 
 Requests that wait are taken in at every token (continuous batching). Where several engines share
-the cores, one drains its batch before the next begins: half-full batches cost as much as full ones.
+the cores, one drains its batch before the next begins, so that batches stay full.
 """
 
 from __future__ import annotations
