@@ -26,6 +26,7 @@ from dreamgym.envs.text import Annotation
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.llm.copying import compose_entities, write_copying
 from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.replay.checks import Provenance
@@ -141,8 +142,11 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
         width=cfg.model.width,
         layers=cfg.model.layers,
         heads=cfg.model.heads,
+        kv_heads=cfg.model.kv_heads,
         context=cfg.model.context,
     )
+    write_copying(model, seed=cfg.seed)
+    compose_entities(model, tokenizer)
     loss = fit(
         model,
         transitions + others,

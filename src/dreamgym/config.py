@@ -64,6 +64,8 @@ class ModelConfig(Settings):
     """Transformer blocks."""
     heads: Positive = 4
     """Attention heads."""
+    kv_heads: Positive = 2
+    """Of keys and values: decoding a tiny model mostly waits for these to be read."""
     context: Positive = 1536
     """Tokens an episode can have, in the dream's telling."""
     vocab_size: Positive = 1024
@@ -105,6 +107,8 @@ class RunConfig(Settings):
             raise ValueError("rollout.group_size is below 2: advantages compare inside a group")
         if self.model.width % self.model.heads:
             raise ValueError("model.width must be a multiple of model.heads")
+        if self.model.heads % self.model.kv_heads:
+            raise ValueError("model.heads must be a multiple of model.kv_heads")
         if self.clone.demonstrations > self.offline.expert:
             raise ValueError("clone.demonstrations exceeds offline.expert: there are not so many")
         if self.world.min_places > self.world.max_places:

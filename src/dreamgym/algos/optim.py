@@ -1,7 +1,7 @@
 """Optimisers: Muon for the matrices, AdamW for everything else.
 
-We have not compared Muon with AdamW on these models. Its update
-took about a quarter of a step of 800 tokens on one core.
+Muon is written out here because torch's orthogonalises in bfloat16, which a CPU without bfloat16
+instructions emulates: a step of the quickstart's model took 1 s there, and takes 30 ms here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 
@@ -27,12 +28,62 @@ def make_optimizers(
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     ]
     if matrices:
-        optimizers.append(
-            torch.optim.Muon(
-                matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
-            )
-        )
+        optimizers.append(Muon(matrices, lr=learning_rate, weight_decay=0.01))
     return optimizers
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal (Jordan et al. 2024), scaled to AdamW's step (Liu et al. 2025).
+
+    Same numbers as `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, but in the gradient's own
+    precision, and with all matrices of one shape in one product.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[torch.nn.Parameter],
+        lr: float,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            shapes: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shapes.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
+            for (_, longer), parameters in shapes.items():
+                wide = torch.stack([_wide(self._nesterov(p, group["momentum"])) for p in parameters])
+                rate = group["lr"] * 0.2 * longer**0.5
+                for parameter, update in zip(parameters, orthogonal(wide), strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    tall = parameter.shape[0] > parameter.shape[1]
+                    parameter.add_(update.mT if tall else update, alpha=-rate)
+
+    def _nesterov(self, parameter: torch.nn.Parameter, momentum: float) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(state["momentum_buffer"], momentum)
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
+
+
+def orthogonal(x: Tensor, num_steps: int = 5) -> Tensor:
+    """Singular values of (N, rows, columns), rows <= columns, brought near 1 (Newton-Schulz)."""
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
+    for _ in range(num_steps):
+        gram = x @ x.mT
+        both = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
+        x = torch.baddbmm(x, both, x, beta=3.4445)
+    return x
 
 
 def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], learning_rate: float) -> None:

@@ -1,7 +1,7 @@
 """A tokenizer trained on the offline text, and Llamas of a million parameters made on the spot.
 
-A noun that is ever numbered (`shelf 1`) is one token wherever it stands, so that the `apple` of a
-task is the `apple 2` of a state; the phrases between nouns, numbers included, merge freely. A turn
+An entity that the text numbers (`shelf 2`) is one token wherever it stands, and so is its noun
+alone, so that naming it again is one step of copying; the phrases between them merge freely. A turn
 of a household log then takes a dozen tokens.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-NOUN = r"\b([a-z]+)(?= \d+\b)"
+ENTITY = r"\b[a-z]+ [1-9]\d?\b"
 ROLES = ("system", "user", "assistant")
 END = "<|end|>"
 PAD = "<|pad|>"
@@ -24,31 +24,48 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """Byte-level BPE (any text round-trips) over nouns and the phrases between them."""
+    """Byte-level BPE (any text round-trips) over entities, their nouns and the phrases between."""
     texts = list(texts)
-    nouns = sorted({noun for text in texts for noun in re.findall(NOUN, text)})
+    highest: dict[str, int] = {}
+    for noun, number in map(str.split, {e for text in texts for e in re.findall(ENTITY, text)}):
+        highest[noun] = max(int(number), highest.get(noun, 0))
+    nouns = sorted(highest)
+    # gaps are filled: the texts are a sample
+    entities = [f"{noun} {number}" for noun in nouns for number in range(1, highest[noun] + 1)]
     special = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
-    if len(nouns) > vocab_size // 2:
-        raise ValueError(f"{len(nouns)} nouns leave no room in a vocabulary of {vocab_size}")
+    names = [*nouns, *entities]
+    if len(names) > vocab_size // 2:
+        raise ValueError(
+            f"{len(nouns)} nouns and {len(entities)} numbered ones leave no room for phrases in a "
+            f"vocabulary of {vocab_size}: raise model.vocab_size above {2 * len(names)}"
+        )
 
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(nouns),
+        vocab_size=vocab_size - len(names),
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
         max_token_length=48,
     )
-    between = re.compile(rf"\b(?:{'|'.join(nouns)})\b") if nouns else re.compile(r"(?!)")
+    between = re.compile(rf"\b(?:{'|'.join(nouns)})(?: [1-9]\d?)?\b" if nouns else r"(?!)")
     raw.train_from_iterator((piece for t in texts for piece in between.split(t) if piece), trainer)
-    raw.add_tokens([AddedToken(noun, single_word=True, normalized=False) for noun in nouns])
+    raw.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in names])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def split_entity(token: str) -> tuple[str, str] | None:
+    """The noun and the number of a token that is an entity."""
+    if re.fullmatch(ENTITY, token) is None:
+        return None
+    noun, number = token.split()
+    return noun, number
 
 
 def make_llama(

@@ -1,0 +1,51 @@
+"""A fresh model can copy before it has learnt anything, and embeds entities by their parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import small_tokenizer
+from transformers import LlamaForCausalLM
+
+from dreamgym.llm.copying import compose_entities, write_copying
+from dreamgym.llm.tiny import make_llama
+
+LENGTH = 60
+
+
+def share_copied(model: LlamaForCausalLM) -> float:
+    """Of random sequences that are said twice: how much of the second time is foreseen."""
+    said = torch.randint(5, 500, (8, LENGTH), generator=torch.Generator().manual_seed(1))
+    ids = torch.cat([said, said], dim=1)
+    with torch.no_grad():
+        foreseen = model(input_ids=ids).logits[:, LENGTH:-1].argmax(dim=-1)
+    return (foreseen == said[:, 1:]).float().mean().item()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_a_fresh_model_copies(kv_heads: int) -> None:
+    torch.manual_seed(0)
+    model = make_llama(500, width=128, layers=4, heads=4, kv_heads=kv_heads, context=256)
+    assert share_copied(model) < 0.02
+    write_copying(model)
+    assert share_copied(model) > 0.4
+
+
+def test_copying_needs_two_blocks() -> None:
+    with pytest.raises(ValueError, match="two blocks"):
+        write_copying(make_llama(100, width=64, layers=1, heads=4))
+
+
+def test_an_entity_is_near_its_noun_and_near_others_of_its_number() -> None:
+    tokenizer = small_tokenizer()
+    model = make_llama(len(tokenizer), width=128, layers=2, heads=4)
+    write_copying(model)
+    compose_entities(model, tokenizer)
+
+    def alike(a: str, b: str) -> float:
+        rows = model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids([a, b])]
+        return torch.cosine_similarity(rows[0], rows[1], dim=0).item()
+
+    assert alike("shelf 1", "shelf") > 0.6
+    assert alike("shelf 3", "drawer 3") > 0.2
+    assert abs(alike("shelf 1", "drawer 3")) < 0.2
