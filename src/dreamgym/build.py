@@ -19,14 +19,14 @@ from dreamgym.envs.alfworld.demonstrate import collect_offline, demonstrate
 from dreamgym.envs.alfworld.facts import true_household
 from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.furnish import RoomSpec
-from dreamgym.envs.alfworld.games import Game, content_hash, load_games
+from dreamgym.envs.alfworld.games import TASK_TYPES, Game, content_hash, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
-from dreamgym.llm.copying import compose_entities, write_copying
+from dreamgym.llm.copying import write_copying
 from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.replay.checks import Provenance
@@ -51,6 +51,7 @@ def make_games(cfg: WorldConfig, seed: int) -> Games:
         spec = RoomSpec(
             receptacles=(cfg.min_places, cfg.max_places),
             things=(cfg.min_things, cfg.max_things),
+            task_types=dict.fromkeys(cfg.task_types or TASK_TYPES, 1.0),
         )
         train = generate_games(
             cfg.num_train, seed=seed, split="train", spec=spec, tasks_per_room=cfg.tasks_per_room
@@ -113,7 +114,7 @@ def experience_rows(
     )
     others = corpus.guesses
     if cfg.offline.acting:
-        logs = store.episodes(world="real", split="train", agent="noisy")
+        logs = store.episodes(world="real", split="train", agent="noisy", success=True)
         others = others + [acting_conversation(episode) for episode in logs]
 
     def rows(conversations: Sequence[Conversation]) -> list[Row]:
@@ -145,8 +146,8 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
         kv_heads=cfg.model.kv_heads,
         context=cfg.model.context,
     )
-    write_copying(model, seed=cfg.seed)
-    compose_entities(model, tokenizer)
+    if cfg.model.copying and cfg.model.layers > 1:
+        write_copying(model, seed=cfg.seed)
     loss = fit(
         model,
         transitions + others,
@@ -203,14 +204,13 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
     """The dream over a fitted experience model, grounded in the store."""
     model, tokenizer = load_model(experience)
     text = AlfworldText()
-    slots = cfg.curriculum.tasks_per_step * cfg.rollout.group_size
     known: dict[str, dict[str, str]] = {}
     for episode in store.episodes(world="real", split="train"):
         start = text.annotate(episode).start
         known[episode.task.id] = {**start, **known.get(episode.task.id, {})}
     return DreamWorld(
         ExperienceModel(
-            LocalLLM(model, tokenizer, slots=slots),
+            LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight),
             text,
             cfg.experience,
             retriever=LexicalRetriever.from_store(store) if cfg.experience.k else None,

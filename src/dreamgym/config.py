@@ -29,6 +29,8 @@ class WorldConfig(Settings):
     """Which of ALFWorld's held-out splits, or of the generator's."""
     tasks_per_room: Positive = 2
     """Of generated games; two tasks in one room teach what a harder one is."""
+    task_types: tuple[str, ...] = ()
+    """Families of generated tasks (`pick_and_place_simple` ...); none named, all six."""
     min_places: Positive = 5
     """Receptacles of a generated room."""
     max_places: Positive = 6
@@ -66,6 +68,8 @@ class ModelConfig(Settings):
     """Attention heads."""
     kv_heads: Positive = 2
     """Of keys and values: decoding a tiny model mostly waits for these to be read."""
+    copying: bool = True
+    """Begin with a head that copies, where there are two blocks, instead of waiting for one."""
     context: Positive = 1536
     """Tokens an episode can have, in the dream's telling."""
     vocab_size: Positive = 1024

@@ -130,7 +130,7 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
     """Success in the real world on held-out games and in the dream, and the dream's exact match."""
     cfg = job.cfg
     model, tokenizer = build.load_model(weights)
-    learner = Learner(model, tokenizer, cfg.learner)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight)
     dream = build.make_dream(cfg, store, job.path / "experience")
     tasks = build.training_tasks(games, store)[:NUM_DREAMT]
 
@@ -149,11 +149,11 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
                 tick(next(done), "")
 
             real = await evaluate(
-                learner.policy(), world.tasks, world.make_env, rollout,
+                policy, world.tasks, world.make_env, rollout,
                 world="real", seed=cfg.seed, on_episode=count,
             )  # fmt: skip
             dreamt = await evaluate(
-                learner.policy(), tasks, dream.make_env, as_trained,
+                policy, tasks, dream.make_env, as_trained,
                 world="dream", seed=cfg.seed, on_episode=count,
             )  # fmt: skip
         return real, dreamt
@@ -240,7 +240,7 @@ def measure_real(
     cfg = read_config(run)
     games = build.make_games(cfg.world, cfg.seed).eval[:num]
     model, tokenizer = build.load_model(run / weights)
-    policy = LocalLLM(model, tokenizer)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight)
 
     async def measure() -> Evaluation:
         with progress.bar("measure", len(games)) as tick, AlfworldWorld(games, backend) as world:

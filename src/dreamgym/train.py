@@ -43,7 +43,7 @@ async def train(
     """`cfg.steps` updates; goes on after the last checkpoint where there is one."""
     for step in range(parts.learner.step, cfg.steps):
         began = time.monotonic()
-        policy = parts.learner.policy(slots=cfg.curriculum.tasks_per_step * cfg.rollout.group_size)
+        policy = parts.learner.policy(slots=cfg.rollout.in_flight)
         tasks = parts.curriculum.sample(step)
         seed = cfg.seed * 1_000_003 + step
         groups = await collect(
@@ -60,7 +60,7 @@ async def train(
 
         if cfg.eval_every and (step + 1) % cfg.eval_every == 0:
             result = await evaluate(
-                parts.learner.policy(),
+                parts.learner.policy(slots=cfg.rollout.in_flight),
                 parts.eval_tasks,
                 parts.make_real,
                 eval_rollout(cfg),

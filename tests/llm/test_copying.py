@@ -1,13 +1,12 @@
-"""A fresh model can copy before it has learnt anything, and embeds entities by their parts."""
+"""A fresh model can copy before it has learnt anything."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from small_models import small_tokenizer
 from transformers import LlamaForCausalLM
 
-from dreamgym.llm.copying import compose_entities, write_copying
+from dreamgym.llm.copying import write_copying
 from dreamgym.llm.tiny import make_llama
 
 LENGTH = 60
@@ -34,18 +33,3 @@ def test_a_fresh_model_copies(kv_heads: int) -> None:
 def test_copying_needs_two_blocks() -> None:
     with pytest.raises(ValueError, match="two blocks"):
         write_copying(make_llama(100, width=64, layers=1, heads=4))
-
-
-def test_an_entity_is_near_its_noun_and_near_others_of_its_number() -> None:
-    tokenizer = small_tokenizer()
-    model = make_llama(len(tokenizer), width=128, layers=2, heads=4)
-    write_copying(model)
-    compose_entities(model, tokenizer)
-
-    def alike(a: str, b: str) -> float:
-        rows = model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids([a, b])]
-        return torch.cosine_similarity(rows[0], rows[1], dim=0).item()
-
-    assert alike("shelf 1", "shelf") > 0.6
-    assert alike("shelf 3", "drawer 3") > 0.2
-    assert abs(alike("shelf 1", "drawer 3")) < 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -13,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.algos.batch import Row, episode_row, make_batch, split_rows, token_logprobs
-from dreamgym.algos.grpo import group_advantages, grpo_loss
+from dreamgym.algos.grpo import group_advantages, grpo_loss, turn_advantages
 from dreamgym.algos.optim import (
     load_optimizers,
     make_optimizers,
@@ -50,7 +51,7 @@ class Learner:
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One GRPO update. Without a single unequal group it changes nothing, and says so."""
-        rows, skipped = group_rows(groups)
+        rows, skipped = group_rows(groups, self.config)
         self.step += 1
         metrics = {f"skipped/{reason.lower()}": float(skipped[reason]) for reason in skipped}
         metrics["train/informative_groups"] = 1 - sum(skipped.values()) / max(1, len(groups))
@@ -102,8 +103,10 @@ class Learner:
         self.step = json.loads((folder / "learner.json").read_text())["step"]
 
 
-def group_rows(groups: Sequence[Group]) -> tuple[list[Row], Counter[SkipReason]]:
-    """Rows with Eq. 3's advantages. Faults have no reward: they leave the group's statistics.
+def group_rows(
+    groups: Sequence[Group], config: LearnerConfig
+) -> tuple[list[Row], Counter[SkipReason]]:
+    """Rows with Eq. 3's advantages, and the turns' own. Faults have no reward: they are left out.
 
     A group that teaches nothing is skipped before any forward pass, and counted by reason.
     """
@@ -114,9 +117,23 @@ def group_rows(groups: Sequence[Group]) -> tuple[list[Row], Counter[SkipReason]]
         if len(valid) < 2:
             skipped["FAULTS"] += 1
             continue
-        advantages = group_advantages(torch.tensor([e.reward for e in valid], dtype=torch.float64))
-        if not advantages.any():
+        whole = group_advantages(torch.tensor([e.reward for e in valid], dtype=torch.float64))
+        advantages = [[a] * len(e.turns) for e, a in zip(valid, whole.tolist(), strict=True)]
+        if config.turn_credit:
+            gains = [
+                [turn.progress - config.invalid_penalty * (not turn.valid) for turn in e.turns]
+                for e in valid
+            ]
+            levels = [
+                [0.0, *itertools.accumulate(turn.progress for turn in e.turns[:-1])] for e in valid
+            ]
+            turns = turn_advantages(gains, levels, config.discount)
+            advantages = [
+                [a + config.turn_credit * b for a, b in zip(one, other, strict=True)]
+                for one, other in zip(advantages, turns, strict=True)
+            ]
+        if not any(map(any, advantages)):
             skipped["ALL_EQUAL"] += 1
             continue
-        rows += [episode_row(e, a) for e, a in zip(valid, advantages.tolist(), strict=True)]
+        rows += [episode_row(e, a) for e, a in zip(valid, advantages, strict=True)]
     return rows, skipped

@@ -57,7 +57,9 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     shapes.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
             for (_, longer), parameters in shapes.items():
-                wide = torch.stack([_wide(self._nesterov(p, group["momentum"])) for p in parameters])
+                wide = torch.stack(
+                    [_wide(self._nesterov(p, group["momentum"])) for p in parameters]
+                )
                 rate = group["lr"] * 0.2 * longer**0.5
                 for parameter, update in zip(parameters, orthogonal(wide), strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dreamgym.settings import Settings
 
 
@@ -10,6 +12,8 @@ class SFTConfig(Settings):
     """How long to train, in tokens read."""
     tokens_per_step: int = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """For the matrices; everything else has AdamW."""
     learning_rate: float = 3e-3
     """At its peak; it falls to 0 in a straight line."""
     warmup_steps: int = 30
@@ -33,5 +37,11 @@ class LearnerConfig(Settings):
     """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: float = 0.28
     """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
+    turn_credit: float = 1.0
+    """Weight of the credit per turn beside the episode's; 0 is the paper's GRPO."""
+    discount: float = 0.9
+    """Of later gains in a turn's credit: about ten turns ahead."""
+    invalid_penalty: float = 0.1
+    """Taken from a turn's credit, not from its reward, where the world refused the action."""
     micro_tokens: int = 8_192
     """Padded tokens per forward pass; changes memory, not the gradient."""

@@ -53,7 +53,7 @@ def fit(
     rows = [row for row in rows if row.num_trained]
     if not rows:
         raise ValueError("there is nothing to train on")
-    optimizers = make_optimizers(model, config.learning_rate)
+    optimizers = make_optimizers(model, config.learning_rate, muon=config.optimizer == "muon")
     losses = _resume(model, optimizers, checkpoint)
     # what a step trains on, on average
     trained = sum(row.num_trained for row in rows) / sum(len(row.ids) for row in rows)

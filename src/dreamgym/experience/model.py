@@ -25,8 +25,9 @@ from dreamgym.types import DreamFault, Task
 class ExperienceConfig(Settings):
     """How a dream is dreamt."""
 
-    k: int = 1
-    """Similar real transitions shown for every action; 0 switches retrieval off."""
+    k: int = 0
+    """Similar real transitions shown for every action. 0, since our tiny models predict worse with
+    them (see README); a larger model should have 1 or more."""
     max_tokens: int = 112
     """For one answer: reasoning, next state, facts and reward."""
     temperature: float = 0.0

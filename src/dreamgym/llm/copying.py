@@ -12,9 +12,7 @@ import math
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-from dreamgym.llm.tiny import split_entity
+from transformers import LlamaForCausalLM
 
 _SIZE = 0.05  # of an embedding's coordinates
 _FAST_PAIRS = 6  # rotary pairs that tell neighbouring positions apart
@@ -89,16 +87,3 @@ def _set(weight: Tensor, rows: slice, columns: slice, block: Tensor) -> None:
     """Put a block at the head of some rows of a weight, which are zero elsewhere."""
     weight[rows] = 0.0
     weight[rows.start : rows.start + len(block), columns] = block
-
-
-@torch.no_grad()
-def compose_entities(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Embed `shelf 2` as something of `shelf` and something of 2, and so the tied head too."""
-    embedding = model.get_input_embeddings().weight
-    numbers: dict[str, Tensor] = {}
-    for token, id in sorted(tokenizer.get_vocab().items()):
-        if entity := split_entity(token):
-            noun, number = entity
-            own = numbers.setdefault(number, embedding[id].clone())
-            embedding[id] = 0.8 * embedding[tokenizer.convert_tokens_to_ids(noun)] + 0.6 * own
-    embedding[:, 0] = _SIZE  # the constant
