@@ -5,7 +5,7 @@ PYTHON ?= python3
 TORCH_BUILD ?= cpu
 TORCH := torch==2.13.0
 BIN := .venv/bin
-CODE := src tests tools
+CODE := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format lint types size clean-venv

@@ -77,9 +77,9 @@ class ModelConfig(Settings):
 
 
 class CloneConfig(Settings):
-    demonstrations: Positive = 100
+    demonstrations: Positive = 200
     """Expert episodes that the policy imitates before it dreams."""
-    sft: SFTConfig = SFTConfig(num_tokens=60_000, learning_rate=1e-3, warmup_steps=20)
+    sft: SFTConfig = SFTConfig(num_tokens=120_000, learning_rate=2e-3, warmup_steps=20)
 
 
 class RunConfig(Settings):

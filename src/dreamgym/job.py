@@ -182,7 +182,10 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     cfg = job.cfg
     checkpoint = settled(job.path / "policy")
     model, tokenizer = build.load_model(checkpoint or job.path / "cloned")
-    learner = Learner(model, tokenizer, cfg.learner, temperature=cfg.rollout.temperature)
+    start, _ = build.load_model(job.path / "cloned")
+    learner = Learner(
+        model, tokenizer, cfg.learner, temperature=cfg.rollout.temperature, reference=start
+    )
     tasks = build.training_tasks(games, store)
     held_out = [task_hash(task) for task in build.first_states(games.eval)]
     curriculum = Curriculum(tasks, cfg.curriculum, seed=cfg.seed, held_out=held_out)

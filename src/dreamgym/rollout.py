@@ -68,15 +68,7 @@ async def play(
             unreadable = 0 if action else unreadable + 1
             result = await _step(env, action or "", config.timeout_s, world)
             turns.append(
-                Turn(
-                    state,
-                    action or "",
-                    result.reward,
-                    result.state,
-                    result.valid,
-                    completion,
-                    result.progress,
-                )
+                Turn(state, action or "", result.reward, result.state, result.valid, completion)
             )
             if result.ending is not None:
                 ending = result.ending

@@ -81,13 +81,10 @@ class StepResult:
     reward: float
     ending: Ending | None = None
     valid: bool = True  # whether the world accepted the action
-    progress: float = 0.0  # turns nearer to the goal, where the world can tell; no reward
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward) or not 0.0 <= self.reward <= 1.0:
             raise ValueError(f"reward {self.reward!r} is not in [0, 1]")
-        if not math.isfinite(self.progress):
-            raise ValueError(f"progress {self.progress!r} is not a number of turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,6 @@ class Turn:
     next_state: str
     valid: bool = True
     completion: Completion | None = None  # absent where the agent is not a language model
-    progress: float = 0.0  # see StepResult
 
 
 @dataclass(frozen=True, slots=True)

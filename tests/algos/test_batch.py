@@ -36,7 +36,7 @@ def test_trained_ids_are_the_sampled_ids_for_a_thousand_random_episodes() -> Non
     drifted = 0
     for _ in range(1000):
         episode = play_at_random(rng, num_turns=rng.randint(1, 4))
-        row = episode_row(episode, [1.0] * len(episode.turns))
+        row = episode_row(episode, 1.0)
         completions = [turn.completion for turn in episode.turns if turn.completion]
         assert trained(row) == tuple(id for c in completions for id in c.ids)
         kept = [p for p, on in zip(row.logprobs, row.mask, strict=True) if on]
@@ -55,7 +55,7 @@ def test_a_tag_sampled_in_pieces_stays_in_pieces() -> None:  # P028
     prompt = tuple(encoder().prompt(policy_messages("look", turns, "again")))
     second = Completion("x", (*encoder().text_ids("x"), encoder().end), (-1.0, -1.0), prompt)
     turns.append(Turn("again", "x", 0.0, "end", True, second))
-    row = episode_row(Episode(TASK, tuple(turns), Ending.DONE, "dream"), [1.0] * len(turns))
+    row = episode_row(Episode(TASK, tuple(turns), Ending.DONE, "dream"), 1.0)
     assert trained(row) == (*first.ids, *second.ids)
 
 
@@ -66,7 +66,7 @@ def test_an_episode_whose_prompts_did_not_only_grow_is_refused() -> None:
     other = replace(first.completion, ids=(*first.completion.ids[:-1], 9, 9, 9))
     broken = replace(episode, turns=(replace(first, completion=other), *episode.turns[1:]))
     with pytest.raises(ValueError, match="does not open"):
-        episode_row(broken, [1.0] * len(broken.turns))
+        episode_row(broken, 1.0)
 
 
 def test_an_episode_that_no_language_model_played_is_refused() -> None:
@@ -75,7 +75,7 @@ def test_an_episode_that_no_language_model_played_is_refused() -> None:
     mixed = replace(llm, turns=(replace(llm.turns[0], completion=None), llm.turns[1]))
     for episode in (human, mixed, replace(human, turns=())):
         with pytest.raises(ValueError, match="cannot be trained on"):
-            episode_row(episode, [1.0] * len(episode.turns))
+            episode_row(episode, 1.0)
 
 
 def head_gradient(batch: Batch) -> torch.Tensor:
@@ -100,7 +100,7 @@ def head_gradient(batch: Batch) -> torch.Tensor:
 
 def test_no_gradient_comes_from_what_the_world_wrote() -> None:  # P034
     rng = random.Random(2)
-    row = episode_row(play_at_random(rng, num_turns=4), [1.0] * 4)
+    row = episode_row(play_at_random(rng, num_turns=4), 1.0)
     row = replace(row, logprobs=(0.0,) * len(row.ids))
     noise = tuple(
         id if on else rng.randrange(5, len(small_tokenizer()))
@@ -110,17 +110,13 @@ def test_no_gradient_comes_from_what_the_world_wrote() -> None:  # P034
     # the hidden state at t predicts the token at t + 1
     predicts = torch.tensor([*row.mask[1:], False])
     for ids in (row.ids, noise):
-        gradient = head_gradient(make_batch([replace(row, ids=ids, advantages=(1.0,) * len(ids))]))[
-            0
-        ]
+        gradient = head_gradient(make_batch([replace(row, ids=ids, advantage=1.0)]))[0]
         assert (gradient[~predicts] == 0).all()
         assert (gradient[predicts] > 0).all()
 
 
 def test_the_loss_does_not_see_the_model_where_it_did_not_write() -> None:  # engines.md rule 4
-    batch = make_batch(
-        [Row((5, 6, 7, 8), (False, True, False, True), (0.0, -1.0, 0.0, -2.0), (1.5,) * 4)]
-    )
+    batch = make_batch([Row((5, 6, 7, 8), (False, True, False, True), (0.0, -1.0, 0.0, -2.0), 1.5)])
     logprobs = torch.tensor([[0.0, -0.5, -9.0, -2.5]])
     got, metrics = grpo_loss(logprobs, batch, clip=(0.2, 0.28), num_tokens=2)
     logprobs[0, 2] = -0.001
@@ -137,7 +133,7 @@ def test_a_conversation_trains_what_the_assistant_says_and_its_end() -> None:
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass_and_ignore_padding() -> None:
     model = small_model()
-    rows = [episode_row(e, [1.0] * len(e.turns)) for e in group_of([0.0] * 4, seed=3).episodes]
+    rows = [episode_row(e, 1.0) for e in group_of([0.0] * 4, seed=3).episodes]
     assert len({len(row.ids) for row in rows}) > 1
     with torch.no_grad():
         together = token_logprobs(model, make_batch(rows), temperature=0.7)

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from torch.testing import assert_close
 
 from dreamgym.algos.batch import Batch, Row, make_batch, token_logprobs
-from dreamgym.algos.grpo import group_advantages, grpo_loss, turn_advantages
+from dreamgym.algos.grpo import group_advantages, grpo_loss, reference_kl
 from dreamgym.algos.learner import group_rows
-from dreamgym.algos.settings import LearnerConfig
 
 CLIP = (0.2, 0.28)
 
 
 def one_token(logprob: float, sampled: float, advantage: float) -> tuple[torch.Tensor, Batch]:
     """The log-probability of a single trained token now, and the batch that holds it."""
-    batch = make_batch([Row((3, 4), (False, True), (0.0, sampled), (0.0, advantage))])
+    batch = make_batch([Row((3, 4), (False, True), (0.0, sampled), advantage)])
     return torch.tensor([[0.0, logprob]], requires_grad=True), batch
 
 
@@ -64,24 +63,6 @@ def test_advantages_agree_with_numpy(returns: list[float]) -> None:
     assert abs(got.sum()) < 1e-9
 
 
-def test_a_turn_is_compared_with_those_that_stood_as_near_to_the_goal() -> None:
-    # first episode: nothing, then half way, then there. Second: half way, then nothing.
-    gains = [[0.0, 0.5, 1.5], [0.5, 0.0]]
-    levels = [[0.0, 0.0, 0.5], [0.0, 0.5]]
-    # returns at discount 1/2: 0 + 0.25 + 0.375, 0.5 + 0.75, 1.5; and 0.5, 0
-    at_start, half_way = (0.625 + 1.25 + 0.5) / 3, 0.75
-    centred = [0.625 - at_start, 1.25 - at_start, 1.5 - half_way, 0.5 - at_start, 0.0 - half_way]
-    deviation = math.sqrt(sum(value**2 for value in centred) / 5)
-    want = [value / deviation for value in centred]
-    got = turn_advantages(gains, levels, 0.5)
-    assert [len(values) for values in got] == [3, 2]
-    assert [value for values in got for value in values] == pytest.approx(want, abs=1e-12)
-
-
-def test_turns_that_gain_alike_teach_nothing() -> None:
-    assert turn_advantages([[0.0, 0.0], [0.0]], [[0.0, 0.0], [0.0]], 0.9) == [[0.0, 0.0], [0.0]]
-
-
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "gradient"),
     [
@@ -110,6 +91,25 @@ def test_the_drift_from_the_sampler_is_measured_by_a_number_that_is_never_negati
         assert metrics["policy/kl_to_sampler"] == pytest.approx(want, abs=1e-6)
 
 
+def test_the_divergence_and_its_gradient_are_those_of_the_exact_one() -> None:  # engines.md rule 14
+    """Over all three tokens there are, each weighted by how often the sampler draws it."""
+    logits = torch.tensor([0.3, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
+    sampler = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)  # not the policy any more
+    reference = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    now = logits.log_softmax(0)
+    exact = (now.exp() * (now - reference.log())).sum()
+    (want,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    estimate = torch.zeros((), dtype=torch.float64)
+    for token in range(3):
+        _, batch = one_token(0.0, sampler[token].log().item(), 1.0)
+        logprobs = torch.stack([now.new_zeros(()), now[token]])[None]
+        held = torch.stack([now.new_zeros(()), reference[token].log()])[None]
+        estimate = estimate + sampler[token] * reference_kl(logprobs, held, batch, 1)
+    (got,) = torch.autograd.grad(estimate, logits)
+    assert estimate.item() == pytest.approx(exact.item(), abs=1e-6)
+    assert_close(got, want, atol=1e-6, rtol=0)
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_the_loss_agrees_with_numpy(seed: int) -> None:
@@ -121,9 +121,7 @@ def test_the_loss_agrees_with_numpy(seed: int) -> None:
         old, new = rng.uniform(-4, 0, size), rng.uniform(-4, 0, size)
         advantage = float(rng.normal())
         sampled = (0.0, *(old * mask).tolist())
-        rows.append(
-            Row((7,) * (size + 1), (False, *mask.tolist()), sampled, (advantage,) * (size + 1))
-        )
+        rows.append(Row((7,) * (size + 1), (False, *mask.tolist()), sampled, advantage))
         now.append(torch.tensor([0.0, *new], dtype=torch.float64))
         want += numpy_loss(mask, np.float32(old).astype(np.float64), new, np.float32(advantage))
         num_tokens += int(mask.sum())
@@ -143,9 +141,7 @@ def numpy_loss(
 
 def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
     model = small_model()
-    rows, _ = group_rows(
-        [group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)], LearnerConfig()
-    )
+    rows, _ = group_rows([group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)])
     random.Random(0).shuffle(rows)
     assert len({len(row.ids) for row in rows}) > 3, "the lengths must be ragged"
     num_tokens = sum(row.num_trained for row in rows)

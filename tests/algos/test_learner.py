@@ -48,13 +48,13 @@ def say(policy: LocalLLM, temperature: float = 0.0) -> Completion:
 
 @pytest.mark.parametrize("value", [0.0, 0.43, 0.7, 1.0])  # P036; engines.md rule 9
 def test_a_group_with_equal_returns_is_skipped_and_counted(value: float) -> None:
-    rows, skipped = group_rows([group_of([value] * 8), group_of([0.0, 1.0])], LearnerConfig())
+    rows, skipped = group_rows([group_of([value] * 8), group_of([0.0, 1.0])])
     assert len(rows) == 2
     assert skipped == {"ALL_EQUAL": 1}
 
 
 def test_two_draws_of_one_task_are_two_groups() -> None:  # P039; engines.md rule 10
-    rows, skipped = group_rows([group_of([0.0] * 4), group_of([1.0] * 4)], LearnerConfig())
+    rows, skipped = group_rows([group_of([0.0] * 4), group_of([1.0] * 4)])
     assert rows == [] and skipped == {"ALL_EQUAL": 2}
 
 
@@ -84,33 +84,34 @@ def faulty(ending: Ending, seed: int) -> Episode:
 def test_a_fault_leaves_the_groups_statistics(ending: Ending) -> None:  # P019; rule 24
     sound = group_of([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     mixed = replace(sound, episodes=(*sound.episodes[:3], faulty(ending, 1), *sound.episodes[3:]))
-    assert group_rows([mixed], LearnerConfig()) == group_rows([sound], LearnerConfig())
+    assert group_rows([mixed]) == group_rows([sound])
     # 2 of 7: mean 2/7, deviation sqrt(10)/7
-    advantages = sorted(
-        max(row.advantages, key=abs) for row in group_rows([mixed], LearnerConfig())[0]
-    )
+    advantages = sorted(row.advantage for row in group_rows([mixed])[0])
     assert advantages == pytest.approx([-2 / 10**0.5] * 5 + [5 / 10**0.5] * 2, abs=1e-9)
 
 
-def test_progress_tells_turns_apart_where_no_attempt_was_paid() -> None:
-    group = group_of([0.0, 0.0], seed=1)
-    first = group.episodes[0]
-    near = replace(first.turns[0], progress=0.5)
-    nearer = replace(group, episodes=(replace(first, turns=(near, *first.turns[1:])), first))
-    assert group_rows([nearer], LearnerConfig(turn_credit=0.0))[1] == {"ALL_EQUAL": 1}
-    rows, skipped = group_rows([nearer], LearnerConfig(turn_credit=1.0))
-    assert not skipped and len(rows) == 2
-    start = len(near.completion.prompt_ids)  # type: ignore[union-attr]
-    assert rows[0].advantages[start] > 0 > rows[1].advantages[start]
-    assert rows[0].advantages[start - 1] == 0, "what the world said earns nothing"
+def test_a_policy_is_held_to_where_it_began_and_its_table_of_tokens_stays() -> None:
+    began = weights(small_model())
+    moved = {}
+    for kl in (0.0, 100.0):
+        subject = learner(kl=kl, learning_rate=1e-3)
+        for seed in range(8):
+            metrics = subject.update([group_of([0.0, 1.0], seed=seed)])
+        now = weights(subject.model)
+        table = "model.embed_tokens.weight"
+        assert torch.equal(now[table], began[table])
+        moved[kl] = sum((now[name] - began[name]).norm().item() for name in began)
+        assert (subject.reference is None) is (kl == 0) is ("policy/kl_to_reference" not in metrics)
+    assert subject.reference is not None and same_bits(weights(subject.reference), began)
+    assert 0 < moved[100.0] < 0.9 * moved[0.0]
 
 
 def test_solved_attempts_beside_a_fault_teach_nothing() -> None:  # a fault is not a failure
     solved = group_of([1.0, 1.0])
     group = replace(solved, episodes=(*solved.episodes, faulty(Ending.DREAM_FAULT, 2)))
-    assert group_rows([group], LearnerConfig()) == ([], {"ALL_EQUAL": 1})
+    assert group_rows([group]) == ([], {"ALL_EQUAL": 1})
     lonely = replace(group, episodes=group.episodes[1:])
-    assert group_rows([lonely], LearnerConfig()) == ([], {"FAULTS": 1})
+    assert group_rows([lonely]) == ([], {"FAULTS": 1})
 
 
 def test_a_batch_with_nothing_to_train_moves_no_bit() -> None:  # P046
@@ -158,7 +159,7 @@ def test_the_first_pass_is_on_policy_at_the_temperature_it_was_sampled_with() ->
         replace(group, episodes=tuple(with_reward(e, i % 2) for i, e in enumerate(group.episodes)))
         for group in groups
     ]
-    rows, _ = group_rows(paid, LearnerConfig())
+    rows, _ = group_rows(paid)
     assert rows, "at least one group must have two episodes with a whole turn"
     batch = make_batch(rows)
     with torch.no_grad():
@@ -179,7 +180,7 @@ def with_reward(episode: Episode, reward: float) -> Episode:
 
 def test_what_paid_becomes_likelier_and_what_did_not_less_likely() -> None:
     subject = learner(learning_rate=1e-3)
-    rows, _ = group_rows([group_of([1.0, 0.0], seed=4)], LearnerConfig())
+    rows, _ = group_rows([group_of([1.0, 0.0], seed=4)])
     batch = make_batch(rows)
     before = token_logprobs(subject.model, batch).detach().sum(dim=1)
     # ratios start at 1: the sampler's numbers are the model's own
@@ -216,7 +217,7 @@ def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     subject.update([first])
     subject.save(tmp_path)
     model = type(subject.model).from_pretrained(tmp_path, dtype=torch.float32)
-    other = Learner(model, small_tokenizer(), subject.config)
+    other = Learner(model, small_tokenizer(), subject.config, reference=small_model())
     other.load_optimizer(tmp_path)
     assert other.step == subject.step == 1
     metrics, metrics_other = subject.update([second]), other.update([second])

@@ -61,9 +61,6 @@ class ToyText:
         things = [found[2] for found in map(_FACT.fullmatch, facts.values()) if found]
         return wanted is not None and wanted[1] in things
 
-    def remaining(self, instruction: str, facts: Mapping[str, str]) -> int | None:
-        return None
-
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
         return facts.get("you", "").startswith("You carry")  # with something in hand it is over
 

@@ -21,13 +21,12 @@ class Row:
     ids: tuple[int, ...]  # (T,)
     mask: tuple[bool, ...]  # (T,)
     logprobs: tuple[float, ...] = ()  # (T,) of the sampler, 0 elsewhere
-    advantages: tuple[float, ...] = ()  # (T,), 0 where nothing is trained on
+    advantage: float = 0.0  # one scalar per episode
 
     def __post_init__(self) -> None:
-        sizes = [len(part) for part in (self.mask, self.logprobs, self.advantages)]
-        if sizes[0] != len(self.ids) or any(size not in (0, len(self.ids)) for size in sizes[1:]):
+        if len(self.mask) != len(self.ids) or len(self.logprobs) not in (0, len(self.ids)):
             raise ValueError(
-                f"{len(self.ids)} ids, {sizes[0]} mask, {sizes[1]} logprobs, {sizes[2]} advantages"
+                f"{len(self.ids)} ids, {len(self.mask)} mask, {len(self.logprobs)} logprobs"
             )
 
     @property
@@ -61,27 +60,23 @@ def conversation_row(messages: Sequence[Message], encoder: Encoder) -> Row:
     return Row(tuple(ids), tuple(mask))
 
 
-def episode_row(episode: Episode, advantages: Sequence[float]) -> Row:
-    """The tokens of an episode exactly as sampled, with one advantage for each of its turns.
-
-    Raises ValueError if its prompts did not only grow.
-    """
+def episode_row(episode: Episode, advantage: float) -> Row:
+    """The tokens of an episode exactly as sampled; raises if its prompts did not only grow."""
     completions = [turn.completion for turn in episode.turns if turn.completion]
     if len(completions) != len(episode.turns) or not completions:
         raise ValueError("an episode without a language model's completions cannot be trained on")
     last = completions[-1]
     ids = (*last.prompt_ids, *last.ids)
     mask = [False] * len(ids)
-    logprobs, credit = [0.0] * len(ids), [0.0] * len(ids)
-    for completion, advantage in zip(completions, advantages, strict=True):
+    logprobs = [0.0] * len(ids)
+    for completion in completions:
         start = len(completion.prompt_ids)
         stop = start + len(completion.ids)
         if ids[:start] != completion.prompt_ids or ids[start:stop] != completion.ids:
             raise ValueError("a turn's prompt does not open the episode's last one")
         mask[start:stop] = [True] * len(completion.ids)
         logprobs[start:stop] = completion.logprobs
-        credit[start:stop] = [advantage] * len(completion.ids)
-    return Row(ids, tuple(mask), tuple(logprobs), tuple(credit))
+    return Row(ids, tuple(mask), tuple(logprobs), advantage)
 
 
 def make_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
@@ -97,8 +92,7 @@ def make_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch
         mask[i, :size] = torch.tensor(row.mask, dtype=torch.float)
         if row.logprobs:
             logprobs[i, :size] = torch.tensor(row.logprobs)
-        if row.advantages:
-            advantages[i, :size] = torch.tensor(row.advantages)
+        advantages[i, :size] = row.advantage
     return Batch(*(t.to(device) for t in (ids, mask, logprobs, advantages * mask)))
 
 

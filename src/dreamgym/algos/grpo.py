@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -21,39 +19,6 @@ def group_advantages(rewards: Tensor) -> Tensor:
     if rewards.numel() == 0 or bool(rewards.max() - rewards.min() <= TOLERANCE):
         return torch.zeros_like(rewards)
     return (rewards - rewards.mean()) / rewards.std(correction=0)
-
-
-def turn_advantages(
-    gains: Sequence[Sequence[float]], levels: Sequence[Sequence[float]], discount: float
-) -> list[list[float]]:
-    """Credit per turn, compared with the group's other turns that stood as near to the goal.
-
-    `gains` holds what each turn of each episode brought (progress less penalties), `levels` the
-    progress before it. A turn's return is the discounted sum of the gains from it on; it is centred
-    on the mean of its level and scaled by the deviation over the group. GiGPO (arXiv 2505.10978)
-    compares turns of one state in this way; few states are met twice by agents that write freely.
-    """
-    returns: list[list[float]] = []
-    for episode in gains:
-        total, later = 0.0, []
-        for gain in reversed(episode):
-            total = gain + discount * total
-            later.append(total)
-        returns.append(later[::-1])
-    by_level: dict[float, list[float]] = {}
-    for values, at in zip(returns, levels, strict=True):
-        for value, level in zip(values, at, strict=True):
-            by_level.setdefault(round(level, 3), []).append(value)
-    means = {level: sum(values) / len(values) for level, values in by_level.items()}
-    centred = [
-        [value - means[round(level, 3)] for value, level in zip(values, at, strict=True)]
-        for values, at in zip(returns, levels, strict=True)
-    ]
-    everything = [value for values in centred for value in values]
-    deviation = (sum(value * value for value in everything) / len(everything)) ** 0.5
-    if deviation <= TOLERANCE:
-        return [[0.0] * len(values) for values in centred]
-    return [[value / deviation for value in values] for values in centred]
 
 
 def grpo_loss(
@@ -76,3 +41,14 @@ def grpo_loss(
         "policy/clip_fraction": cut.sum().item() / num_tokens,
         "policy/kl_to_sampler": drift.sum().item() / num_tokens,
     }
+
+
+def reference_kl(logprobs: Tensor, reference: Tensor, batch: Batch, num_tokens: int) -> Tensor:
+    """KL(policy || reference) over the policy's tokens, divided by `num_tokens`.
+
+    Each token's k3 is weighted by its ratio to the sampler: without the weight its gradient is that
+    of the other divergence (engines disagree here; TRL 4967).
+    """
+    ratio = torch.exp(logprobs - batch.logprobs)
+    gap = reference - logprobs
+    return (ratio * (torch.exp(gap) - gap - 1) * batch.mask).sum() / num_tokens

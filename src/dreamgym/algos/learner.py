@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import copy
 import json
 import random
 from collections import Counter
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.algos.batch import Row, episode_row, make_batch, split_rows, token_logprobs
-from dreamgym.algos.grpo import group_advantages, grpo_loss, turn_advantages
+from dreamgym.algos.grpo import group_advantages, grpo_loss, reference_kl
 from dreamgym.algos.optim import (
     load_optimizers,
     make_optimizers,
@@ -38,8 +38,14 @@ class Learner:
         config: LearnerConfig,
         *,
         temperature: float = 1.0,
+        reference: PreTrainedModel | None = None,
     ) -> None:
+        """`reference` is what `config.kl` holds the policy to; a copy of `model` if not given."""
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.reference = None
+        if config.kl:
+            self.reference = (reference or copy.deepcopy(model)).eval().requires_grad_(False)
+        model.get_input_embeddings().weight.requires_grad_(config.embeddings)
         self.temperature = temperature  # log-probabilities are taken as they were sampled
         self.optimizers = make_optimizers(model, config.learning_rate, muon=False)
         self.step = 0
@@ -51,7 +57,7 @@ class Learner:
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One GRPO update. Without a single unequal group it changes nothing, and says so."""
-        rows, skipped = group_rows(groups, self.config)
+        rows, skipped = group_rows(groups)
         self.step += 1
         metrics = {f"skipped/{reason.lower()}": float(skipped[reason]) for reason in skipped}
         metrics["train/informative_groups"] = 1 - sum(skipped.values()) / max(1, len(groups))
@@ -80,8 +86,15 @@ class Learner:
             logprobs = token_logprobs(self.model, batch, self.temperature)
             clip = (self.config.clip_low, self.config.clip_high)
             loss, metrics = grpo_loss(logprobs, batch, clip=clip, num_tokens=num_tokens)
+            metrics["policy/loss"] = loss.item()
+            if self.reference is not None:
+                with torch.no_grad():
+                    held = token_logprobs(self.reference, batch, self.temperature)
+                divergence = reference_kl(logprobs, held, batch, num_tokens)
+                metrics["policy/kl_to_reference"] = divergence.item()
+                loss = loss + self.config.kl * divergence
             loss.backward()
-            sums.update(metrics | {"policy/loss": loss.item()})
+            sums.update(metrics)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm}: the update was not applied")
@@ -103,10 +116,8 @@ class Learner:
         self.step = json.loads((folder / "learner.json").read_text())["step"]
 
 
-def group_rows(
-    groups: Sequence[Group], config: LearnerConfig
-) -> tuple[list[Row], Counter[SkipReason]]:
-    """Rows with Eq. 3's advantages, and the turns' own. Faults have no reward: they are left out.
+def group_rows(groups: Sequence[Group]) -> tuple[list[Row], Counter[SkipReason]]:
+    """Rows with Eq. 3's advantages. Faults have no reward: they leave the group's statistics.
 
     A group that teaches nothing is skipped before any forward pass, and counted by reason.
     """
@@ -117,23 +128,9 @@ def group_rows(
         if len(valid) < 2:
             skipped["FAULTS"] += 1
             continue
-        whole = group_advantages(torch.tensor([e.reward for e in valid], dtype=torch.float64))
-        advantages = [[a] * len(e.turns) for e, a in zip(valid, whole.tolist(), strict=True)]
-        if config.turn_credit:
-            gains = [
-                [turn.progress - config.invalid_penalty * (not turn.valid) for turn in e.turns]
-                for e in valid
-            ]
-            levels = [
-                [0.0, *itertools.accumulate(turn.progress for turn in e.turns[:-1])] for e in valid
-            ]
-            turns = turn_advantages(gains, levels, config.discount)
-            advantages = [
-                [a + config.turn_credit * b for a, b in zip(one, other, strict=True)]
-                for one, other in zip(advantages, turns, strict=True)
-            ]
-        if not any(map(any, advantages)):
+        advantages = group_advantages(torch.tensor([e.reward for e in valid], dtype=torch.float64))
+        if not advantages.any():
             skipped["ALL_EQUAL"] += 1
             continue
-        rows += [episode_row(e, a) for e, a in zip(valid, advantages, strict=True)]
+        rows += [episode_row(e, a) for e, a in zip(valid, advantages.tolist(), strict=True)]
     return rows, skipped

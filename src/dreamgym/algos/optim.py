@@ -67,11 +67,11 @@ class Muon(torch.optim.Optimizer):
                     parameter.add_(update.mT if tall else update, alpha=-rate)
 
     def _nesterov(self, parameter: torch.nn.Parameter, momentum: float) -> Tensor:
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-        return parameter.grad.lerp(state["momentum_buffer"], momentum)
+        gradient, state = parameter.grad, self.state[parameter]
+        assert gradient is not None
+        buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
+        buffer.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(buffer, momentum)
 
 
 def _wide(matrix: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dreamgym.settings import Settings
 
 
 class SFTConfig(Settings):
-    num_tokens: int = 800_000
+    num_tokens: int = 700_000
     """How long to train, in tokens read."""
     tokens_per_step: int = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
@@ -25,7 +25,7 @@ class SFTConfig(Settings):
 
 
 class LearnerConfig(Settings):
-    learning_rate: float = 3e-4
+    learning_rate: float = 1.5e-4
     """Of AdamW, after the warm-up."""
     warmup_steps: int = 4
     """AdamW's first steps are as long as its rate whatever the gradient: they begin small."""
@@ -37,11 +37,11 @@ class LearnerConfig(Settings):
     """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: float = 0.28
     """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
-    turn_credit: float = 1.0
-    """Weight of the credit per turn beside the episode's; 0 is the paper's GRPO."""
-    discount: float = 0.9
-    """Of later gains in a turn's credit: about ten turns ahead."""
-    invalid_penalty: float = 0.1
-    """Taken from a turn's credit, not from its reward, where the world refused the action."""
+    kl: float = 0.1
+    """Weight of the divergence from the policy that training began with; 0 needs no copy of it.
+    Without, every run of a tiny policy that we made lost success within a dozen updates."""
+    embeddings: bool = False
+    """Train the token embeddings too. AdamW moves every row of them by the same step, however
+    little an update has to say of it."""
     micro_tokens: int = 8_192
     """Padded tokens per forward pass; changes memory, not the gradient."""

@@ -55,10 +55,6 @@ class WorldText(Protocol):
         """Whether these facts meet the instruction; None where no rule can tell."""
         ...
 
-    def remaining(self, instruction: str, facts: Mapping[str, str]) -> int | None:
-        """Turns to the goal for one who knew these facts; None where no rule can tell."""
-        ...
-
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
         """Whether these facts leave no doubt that the action fails."""
         ...
@@ -92,9 +88,6 @@ class PlainText:
         return True
 
     def met(self, instruction: str, facts: Mapping[str, str]) -> bool | None:
-        return None
-
-    def remaining(self, instruction: str, facts: Mapping[str, str]) -> int | None:
         return None
 
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:

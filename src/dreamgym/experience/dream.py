@@ -48,7 +48,6 @@ class DreamEnv:
         self._session = f"dream/{number}"
         self._messages: list[Message] = []
         self._state = ""
-        self._remaining: int | None = None
         self._started = False
         self._over = False
         self.hidden = HiddenState()
@@ -62,7 +61,6 @@ class DreamEnv:
         self.hidden = HiddenState(await self._world.start_facts(task, self._group))
         self._messages = [opening(task)]
         self._state, self._started = task.first_state, True
-        self._remaining = self._model.text.remaining(task.instruction, self.hidden.facts)
         return self._state
 
     async def step(self, action: str) -> StepResult:
@@ -80,15 +78,11 @@ class DreamEnv:
         self.hidden.update(answer.facts)
         reward, done = self._judge(answer)
         self._state, self._over = answer.next_state, done
-        before = self._remaining
-        self._remaining = self._model.text.remaining(self._task.instruction, self.hidden.facts)
-        known = before is not None and self._remaining is not None
         return StepResult(
             answer.next_state,
             reward,
             Ending.DONE if done else None,
             valid=answer.next_state != self._model.text.failure,
-            progress=float(before - self._remaining) if known else 0.0,
         )
 
     def _refused(self, action: str) -> bool:

@@ -22,9 +22,6 @@ _CONTENT = re.compile(r"(?:On|In) (?:the ([a-z]+ \d+)|it), you see ([^.]*)\.")
 _CLOSED = re.compile(r"The ([a-z]+ \d+) is closed\.")
 _OPEN = re.compile(r"The ([a-z]+ \d+) is open\.")
 _FACING = re.compile(r"You are facing the ([^.]*)\.")
-FAR_AWAY = 20
-"""Turns to a goal that nothing in sight can meet."""
-TOOLS = {"hot": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 _STATE_VERBS = {"clean": "clean", "heat": "hot", "cool": "cool"}
 
 
@@ -59,10 +56,6 @@ def place_fact(
 def agent_fact(facing: list[str], held: str | None) -> str:
     where = f"You are facing the {list_of(facing, '')}." if facing else MIDDLE
     return f"{where} You carry {'a ' + held if held else 'nothing'}."
-
-
-def _kinds(things: list[str]) -> set[str]:
-    return {kind_of(thing) for thing in things}
 
 
 @dataclass
@@ -121,59 +114,6 @@ class Household:
             if kind_of(place) == goal.target_type
         )
         return max(fitting, default=0) >= goal.count
-
-    def remaining(self, goal: Goal) -> int:
-        """Turns that one who knew this whole picture would still need, as a plain plan counts them.
-
-        0 exactly where the goal is met. Places nobody knows of are not waited for: FAR_AWAY then.
-        """
-        if self.meets(goal):
-            return 0
-        if goal.lamp:
-            lamps = [p for p, things in self.contents.items() if goal.target_type in _kinds(things)]
-            return min(
-                (
-                    turns + (spot != lamp) + 1
-                    for lamp in lamps
-                    for turns, spot in self._fetches(goal, skip="")
-                ),
-                default=FAR_AWAY,
-            )
-        targets = [place for place in self.contents if kind_of(place) == goal.target_type]
-        return min((self._deliveries(goal, target) for target in targets), default=FAR_AWAY)
-
-    def _fetches(self, goal: Goal, skip: str) -> list[tuple[int, str]]:
-        """(turns until a thing of the goal's kind is in hand and as wanted, and where one is then),
-        the cheapest first; what lies at `skip` as it is wanted stays there."""
-        here = self.facing[0] if self.facing else ""
-        fetches = []
-        where = {thing: place for place, things in self.contents.items() for thing in things}
-        for thing in [*where, *([self.held] if self.held else [])]:
-            if kind_of(thing) != goal.object_type:
-                continue
-            ready = not goal.state or goal.state in self.states.get(thing, ())
-            turns, spot = 0, here
-            if thing != self.held:
-                spot = where[thing]
-                if spot == skip and ready:
-                    continue
-                closed = self.is_open.get(spot) is False
-                turns = (self.held is not None) + (spot not in self.facing) + closed + 1
-            if not ready:
-                turns += 1 + (kind_of(spot) != TOOLS[goal.state])
-                spot = spot if kind_of(spot) == TOOLS[goal.state] else TOOLS[goal.state]
-            fetches.append((turns, spot))
-        return sorted(fetches)
-
-    def _deliveries(self, goal: Goal, target: str) -> int:
-        there = [thing for thing in self.contents[target] if kind_of(thing) == goal.object_type]
-        ready = [t for t in there if not goal.state or goal.state in self.states.get(t, ())]
-        missing = goal.count - len(ready)
-        fetches = self._fetches(goal, skip=target)[:missing]
-        if len(fetches) < missing:
-            return FAR_AWAY
-        closed = self.is_open.get(target) is False
-        return sum(turns + (spot != target) + 1 for turns, spot in fetches) + closed
 
     def fact(self, key: str) -> str | None:
         """The sentence about one entity, as far as known."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dreamgym.envs.alfworld.facts import (
     ENTITY,
     NOTHING_HAPPENS,
-    TOOLS,
     Household,
     apply,
     hindsight,
@@ -26,6 +25,7 @@ _ACTION = re.compile(
     rf"look|inventory|help|(?:go to|open|close|examine|use) {_ONE}|take {_ONE} from {_ONE}"
     rf"|move {_ONE} to {_ONE}|(?:clean|heat|cool|slice) {_ONE} with {_ONE}"
 )
+_TOOL = {"hot": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 
 class AlfworldText:
@@ -80,7 +80,7 @@ class AlfworldText:
             return goal.target_type in map(kind_of, things) and goal.object_type in map(
                 kind_of, things
             )
-        tool = TOOLS.get(goal.state)
+        tool = _TOOL.get(goal.state)
         if goal.target_type not in kinds or (tool and tool not in kinds):
             return False
         return sum(kind_of(x) == goal.object_type for x in things) >= goal.count
@@ -88,10 +88,6 @@ class AlfworldText:
     def met(self, instruction: str, facts: Mapping[str, str]) -> bool | None:
         goal = read_goal(instruction)
         return None if goal is None else Household.from_facts(facts).meets(goal)
-
-    def remaining(self, instruction: str, facts: Mapping[str, str]) -> int | None:
-        goal = read_goal(instruction)
-        return None if goal is None else Household.from_facts(facts).remaining(goal)
 
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
         return refused(Household.from_facts(facts), action)
