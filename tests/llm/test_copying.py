@@ -21,10 +21,10 @@ def share_copied(model: LlamaForCausalLM) -> float:
     return (foreseen == said[:, 1:]).float().mean().item()
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_a_fresh_model_copies(kv_heads: int) -> None:
+@pytest.mark.parametrize(("width", "heads", "kv_heads"), [(128, 4, 4), (128, 4, 2), (64, 2, 2)])
+def test_a_fresh_model_copies(width: int, heads: int, kv_heads: int) -> None:
     torch.manual_seed(0)
-    model = make_llama(500, width=128, layers=4, heads=4, kv_heads=kv_heads, context=256)
+    model = make_llama(500, width=width, layers=3, heads=heads, kv_heads=kv_heads, context=256)
     assert share_copied(model) < 0.02
     write_copying(model)
     assert share_copied(model) > 0.4

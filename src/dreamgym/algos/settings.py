@@ -8,7 +8,7 @@ from dreamgym.settings import Settings
 
 
 class SFTConfig(Settings):
-    num_tokens: int = 700_000
+    num_tokens: int = 600_000
     """How long to train, in tokens read."""
     tokens_per_step: int = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
