@@ -34,7 +34,8 @@ class Rate:
         n, p, z = self.total, self.value, Z95
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (max(0.0, middle - half), min(1.0, middle + half))
+        # rounding must not put the rate outside its own interval
+        return (max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half)))
 
     @property
     def half_width(self) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -167,14 +168,19 @@ def as_data(result: Evaluation) -> dict[str, Any]:
     return {
         "hits": result.success.hits,
         "episodes": result.success.total,
-        "success": result.success.value,
+        "success": _known(result.success.value),
         "low": low,
         "high": high,
         "half_width": result.success.half_width,
-        "mean_turns": result.mean_turns,
+        "mean_turns": _known(result.mean_turns),
         "by_kind": {kind: [rate.hits, rate.total] for kind, rate in result.by_kind.items()},
         "endings": dict(result.endings),
     }
+
+
+def _known(value: float) -> float | None:
+    """None where every episode was a fault, so that there is nothing to take a mean of."""
+    return None if math.isnan(value) else value
 
 
 def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:

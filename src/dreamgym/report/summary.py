@@ -25,7 +25,8 @@ def summary_table(results: Mapping[str, Any]) -> Table:
     for kind, (hits, total) in sorted(before["real"]["by_kind"].items()):
         now_hits, now_total = after["real"]["by_kind"].get(kind, (0, 0))
         table.add_row(f"  {kind}", f"{hits}/{total}", f"{now_hits}/{now_total}")
-    table.add_row("mean turns, real", *(f"{r['real']['mean_turns']:.1f}" for r in (before, after)))
+    turns = [r["real"]["mean_turns"] for r in (before, after)]
+    table.add_row("mean turns, real", *("-" if n is None else f"{n:.1f}" for n in turns))
     table.add_section()
     exact, copied = audit["exact"], audit["copied"]
     table.add_row("next-state exact match, true hidden state", "", f"{exact['value']:.1%}")
@@ -38,12 +39,16 @@ def summary_table(results: Mapping[str, Any]) -> Table:
 
 
 def rate_text(data: Mapping[str, Any]) -> str:
+    if not data["episodes"]:
+        return "nothing but faults"
     return f"{data['success']:.1%} [{data['low']:.1%}, {data['high']:.1%}] n={data['episodes']}"
 
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Whether dreaming helped in the real world, in one line, whichever way it went."""
     before, after = results["before"]["real"], results["after"]["real"]
+    if not before["episodes"] or not after["episodes"]:
+        return "nothing was measured in the real world: every episode was a fault"
     gain = after["success"] - before["success"]
     half = max(before["half_width"], after["half_width"])
     if gain > half:
@@ -76,10 +81,12 @@ def write_figure(run: Path, results: Mapping[str, Any]) -> Path:
     )
     ends = [0, steps[-1] if steps else 0]
     for name, marker in (("real", "o"), ("dream", "s")):
-        data = [results[stage][name] for stage in ("before", "after")]
+        measured = [results[stage][name] for stage in ("before", "after")]
+        at = [end for end, d in zip(ends, measured, strict=True) if d["episodes"]]
+        data = [d for d in measured if d["episodes"]]
         rates = [d["success"] for d in data]
         errors = [[d["success"] - d["low"] for d in data], [d["high"] - d["success"] for d in data]]
-        left.errorbar(ends, rates, yerr=errors, fmt=marker, capsize=3, label=f"{name}, measured")
+        left.errorbar(at, rates, yerr=errors, fmt=marker, capsize=3, label=f"{name}, measured")
     left.set(xlabel="step", ylabel="share", ylim=(0, 1), title="Training in the dream")
     left.legend(fontsize=8)
     audit = results["audit"]
