@@ -39,7 +39,7 @@ class LearnerConfig(Settings):
     """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
     kl: float = 0.1
     """Weight of the divergence from the policy that training began with; 0 needs no copy of it.
-    Without, every run of a tiny policy that we made lost success within a dozen updates."""
+    It slows the loss of skill that small batches of tasks cause; it does not end it."""
     embeddings: bool = False
     """Train the token embeddings too. AdamW moves every row of them by the same step, however
     little an update has to say of it."""
