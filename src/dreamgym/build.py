@@ -19,7 +19,7 @@ from dreamgym.envs.alfworld.demonstrate import collect_offline, demonstrate
 from dreamgym.envs.alfworld.facts import true_household
 from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.furnish import RoomSpec
-from dreamgym.envs.alfworld.games import TASK_TYPES, Game, content_hash, load_games
+from dreamgym.envs.alfworld.games import Game, content_hash, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
@@ -51,7 +51,6 @@ def make_games(cfg: WorldConfig, seed: int) -> Games:
         spec = RoomSpec(
             receptacles=(cfg.min_places, cfg.max_places),
             things=(cfg.min_things, cfg.max_things),
-            task_types=dict.fromkeys(cfg.task_types or TASK_TYPES, 1.0),
         )
         train = generate_games(
             cfg.num_train, seed=seed, split="train", spec=spec, tasks_per_room=cfg.tasks_per_room

@@ -29,8 +29,6 @@ class WorldConfig(Settings):
     """Which of ALFWorld's held-out splits, or of the generator's."""
     tasks_per_room: Positive = 2
     """Of generated games; two tasks in one room teach what a harder one is."""
-    task_types: tuple[str, ...] = ()
-    """Families of generated tasks (`pick_and_place_simple` ...); none named, all six."""
     min_places: Positive = 5
     """Receptacles of a generated room."""
     max_places: Positive = 6
@@ -53,8 +51,8 @@ class OfflineConfig(Settings):
     max_turns: Positive = 30
     """After that many an offline episode is cut."""
     acting: bool = True
-    """The shared weights also learn to write the noisy logs' actions, as any language model that
-    has read logs would; the policy starts from these weights."""
+    """The shared weights also learn to write the actions of noisy logs that succeeded, as any
+    language model that has read logs would; the policy starts from these weights."""
 
 
 class ModelConfig(Settings):

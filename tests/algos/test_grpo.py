@@ -110,6 +110,18 @@ def test_the_divergence_and_its_gradient_are_those_of_the_exact_one() -> None:  
     assert_close(got, want, atol=1e-6, rtol=0)
 
 
+def test_the_divergence_does_not_see_what_the_world_wrote() -> None:  # P034; engines.md rule 4
+    batch = make_batch([Row((5, 6, 7), (False, True, False), (0.0, -1.0, 0.0))])
+    logprobs = torch.tensor([[-7.0, -0.5, -9.0]], requires_grad=True)
+    divergences = [
+        reference_kl(logprobs, torch.tensor([[other, -2.0, other]]), batch, 1)
+        for other in (0.0, -30.0)
+    ]
+    assert divergences[0].item() == divergences[1].item() > 0
+    divergences[0].backward()
+    assert logprobs.grad is not None and logprobs.grad[0, [0, 2]].tolist() == [0.0, 0.0]
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_the_loss_agrees_with_numpy(seed: int) -> None:

@@ -1,7 +1,7 @@
 """Optimisers: Muon for the matrices, AdamW for everything else.
 
 Muon is written out here because torch's orthogonalises in bfloat16, which a CPU without bfloat16
-instructions emulates: a step of the quickstart's model took 1 s there, and takes 30 ms here.
+instructions emulates; `benchmarks/muon.py` prints what that costs.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Muon(torch.optim.Optimizer):
 
     def _nesterov(self, parameter: torch.nn.Parameter, momentum: float) -> Tensor:
         gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None
-        buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
-        buffer.lerp_(gradient, 1 - momentum)
-        return gradient.lerp(buffer, momentum)
+        assert gradient is not None  # `step` leaves out those without
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        return gradient.lerp(state["momentum_buffer"], momentum)
 
 
 def _wide(matrix: Tensor) -> Tensor:
