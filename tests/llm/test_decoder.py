@@ -11,14 +11,16 @@ from dreamgym.llm.decoder import Decoder
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("slots", [[0, 1, 2], [5]])  # read in place, and as a copy
-def test_pieces_of_any_length_give_the_logits_of_the_whole(family: str, slots: list[int]) -> None:
+@pytest.mark.parametrize("number", [1, 3, 21])  # 21: in several parts, each with its own reach
+def test_pieces_of_any_length_give_the_logits_of_the_whole(family: str, number: int) -> None:
     model = small_model(family, context=64)
-    decoder = Decoder(model, slots=6, context=64)
+    decoder = Decoder(model, slots=24, context=64)
     generator = torch.Generator().manual_seed(1)
     vocabulary = model.config.vocab_size
-    rows = [torch.randint(vocabulary, (20,), generator=generator).tolist() for _ in slots]
-    cuts = [[0, 7 + n, 8 + n, 20] for n in range(len(slots))]
+    slots = torch.randperm(24, generator=generator)[:number].tolist()
+    rows = [torch.randint(vocabulary, (60,), generator=generator).tolist() for _ in slots]
+    # a long row may stand before a short one, and is fed in other pieces
+    cuts = [[0, 7 + 11 * n % 31, 8 + 11 * n % 31, 40 + 7 * n % 20] for n in range(number)]
     for piece in range(3):
         parts = [row[cut[piece] : cut[piece + 1]] for row, cut in zip(rows, cuts, strict=True)]
         logits = decoder.feed(parts, slots, [cut[piece] for cut in cuts])

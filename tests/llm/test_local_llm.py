@@ -87,6 +87,49 @@ def test_a_released_or_evicted_session_is_fed_again_and_writes_the_same() -> Non
         assert fed > fed_kept
 
 
+def test_a_slot_set_free_is_taken_before_one_that_waits_for_its_world() -> None:
+    """Else every episode that begins costs another one its whole history."""
+
+    async def scenario(llm: LocalLLM) -> int:
+        first = [Message("user", TEXTS[0])]
+        done = await llm.complete(first, Sampling(1.0, 5, 1), session="lives")
+        await llm.complete([Message("user", TEXTS[3])], Sampling(1.0, 5, 1), session="ends")
+        await llm.release("ends")
+        await llm.complete([Message("user", TEXTS[2])], Sampling(1.0, 5, 1), session="begins")
+        before = llm.tokens_fed
+        more = [*first, Message("assistant", done.text, done.ids), Message("user", TEXTS[4])]
+        await llm.complete(more, Sampling(1.0, 1, 2), session="lives")
+        return llm.tokens_fed - before
+
+    fed = run(scenario(engine(slots=2)))
+    turn = Message("user", TEXTS[4])
+    assert fed <= len(engine().encoder.prompt([turn])) + 2
+
+
+def test_first_prompts_and_later_turns_are_not_padded_to_one_another() -> None:
+    llm = engine(slots=8)
+    widths: list[list[int]] = []
+    feed = llm.decoder.feed
+
+    def watched(rows: list[list[int]], *where: list[int]) -> object:
+        widths.append([len(row) for row in rows])
+        return feed(rows, *where)
+
+    llm.decoder.feed = watched  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        short = [Message("user", "go")]
+        long = [Message("user", " ".join(TEXTS * 3))]
+        await asyncio.gather(
+            *(llm.complete(long, Sampling(1.0, 1), session=f"long {n}") for n in range(3)),
+            *(llm.complete(short, Sampling(1.0, 1), session=f"short {n}") for n in range(3)),
+        )
+
+    run(scenario())
+    assert [len(w) for w in widths] == [3, 3]
+    assert all(max(w) < 2 * min(w) for w in widths)
+
+
 def test_a_slot_taken_over_by_another_session_shows_nothing_of_the_first() -> None:
     model = small_model()
     alone = run(converse(engine(model, slots=1), 5))

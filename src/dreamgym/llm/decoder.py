@@ -15,6 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
+_PART = 8
+"""Rows that attend together on a CPU. Episodes are of any length: a batch that reads as far back as
+its longest row reads twice what it needs, and more than a processor's cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Decoder:
         self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) at each row's end."""
+        order = sorted(range(len(rows)), key=lambda i: starts[i] + len(rows[i]))
+        rows, slots, starts = ([values[i] for i in order] for values in (rows, slots, starts))
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         width = int(lengths.max())
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
@@ -73,24 +78,38 @@ class Decoder:
         position = start[:, None] + torch.arange(width, device=self.device)  # (B, T)
         # padding is written past the row's end, where later tokens overwrite it before it is seen
         position = position.clamp_max(self.context - 1)
-        reach = int((start + lengths).max())
-        view = _View.choose(slot, self.slots)
-        seen = torch.arange(reach, device=self.device)[None, None] <= position[:, :, None]
-        bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
-        bias = bias.masked_fill(~seen, float("-inf"))[:, None]  # (B, 1, T, reach)
+        parts = self._parts(slot, position, (start + lengths).tolist())
 
         x = self.embedding[ids]
         cos, sin = self.cos[position][:, None], self.sin[position][:, None]  # (B, 1, T, D)
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            x = x + self._attend(layer, cache, x, (cos, sin), (slot, position, bias, reach, view))
+            x = x + self._attend(layer, cache, x, (cos, sin), (slot, position, parts))
             h = self._rms(x, layer.mlp_norm)
             gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
         last = x[torch.arange(len(rows), device=self.device), lengths - 1]
-        return F.linear(self._rms(last, self.norm), self.head).float()
+        logits = F.linear(self._rms(last, self.norm), self.head).float()
+        return torch.empty_like(logits).index_copy_(
+            0, torch.tensor(order, device=self.device), logits
+        )
+
+    def _parts(self, slot: Tensor, position: Tensor, ends: list[int]) -> list[_Part]:
+        """Rows come in order of their ends, so that those of a part reach about as far back."""
+        size = _PART if self.device.type == "cpu" else len(ends)
+        parts = []
+        for first in range(0, len(ends), size):
+            rows = slice(first, first + size)
+            reach = ends[rows][-1]
+            seen = torch.arange(reach, device=self.device) <= position[rows, :, None]
+            bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
+            bias = bias.masked_fill_(~seen, float("-inf"))[:, None]  # (b, 1, T, reach)
+            # the heads of a group stand in the time axis, and read their keys once
+            bias = bias.repeat(1, 1, self.heads // self.kv_heads, 1)
+            parts.append(_Part(rows, slot[rows], reach, bias))
+        return parts
 
     def _attend(self, layer: _Layer, cache: Tensor, x: Tensor, rope: tuple, where: tuple) -> Tensor:
-        slot, position, bias, reach, view = where
+        slot, position, parts = where
         rows, width, _ = x.shape
         qkv = F.linear(self._rms(x, layer.norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
@@ -101,53 +120,27 @@ class Decoder:
         index = (slot[:, None], slice(None), position)
         cache[0][index] = k.transpose(1, 2)
         cache[1][index] = v
-        keys, values = view.read(cache[0], reach), view.read(cache[1], reach)
-        q = view.spread(q)
-        y = _attention(q, keys, values, view.spread(bias))
-        return F.linear(view.pick(y).transpose(1, 2).reshape(rows, width, -1), layer.out)
+        q = (q * self.head_dim**-0.5).reshape(rows, self.kv_heads, -1, self.head_dim)
+        y = torch.empty_like(q)
+        for part in parts:
+            keys, values = (c[:, :, : part.reach].index_select(0, part.slots) for c in cache)
+            scores = q[part.rows] @ keys.transpose(-1, -2) + part.bias
+            torch.matmul(scores.softmax(dim=-1), values, out=y[part.rows])
+        y = y.view(rows, self.heads, width, self.head_dim)
+        return F.linear(y.transpose(1, 2).reshape(rows, width, -1), layer.out)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """Which slots a batch reads: a copy of its own rows, or all in place where most are in use.
+class _Part:
+    """Some rows of a batch: few enough that a copy of their keys and values stays in the cache."""
 
-    Copying keys and values costs more than computing a few idle rows.
-    """
-
-    slot: Tensor
-    span: int  # 0 copies; otherwise slots [0, span) are read in place
-
-    @classmethod
-    def choose(cls, slot: Tensor, slots: int) -> _View:
-        span = int(slot.max()) + 1
-        return cls(slot, span if 3 * len(slot) > span else 0)
-
-    def read(self, cache: Tensor, reach: int) -> Tensor:
-        if self.span:
-            return cache[: self.span, :, :reach]
-        return cache[:, :, :reach].index_select(0, self.slot)
-
-    def spread(self, x: Tensor) -> Tensor:
-        if not self.span:
-            return x
-        return x.new_zeros(self.span, *x.shape[1:]).index_copy_(0, self.slot, x)
-
-    def pick(self, x: Tensor) -> Tensor:
-        return x[self.slot] if self.span else x
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Softmax attention with grouped heads: (B, H, T, D) over (B, K, S, D)."""
-    rows, heads, width, dim = q.shape
-    group = heads // k.shape[1]
-    if group > 1:  # the heads of a group stand in the time axis, and read their keys once
-        q = q.reshape(rows, k.shape[1], group * width, dim)
-        bias = bias.repeat(1, 1, group, 1)
-    scores = (q * dim**-0.5) @ k.transpose(-1, -2) + bias
-    return (scores.softmax(dim=-1) @ v).reshape(rows, heads, width, dim)
+    rows: slice
+    slots: Tensor
+    reach: int
+    bias: Tensor
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class LocalLLM:
     async def release(self, session: str) -> None:
         for slot in self._slots:
             if slot.session == session and not slot.busy:
-                slot.session, slot.ids = "", []
+                slot.session, slot.ids, slot.used = "", [], 0
 
     async def _run(self) -> None:
         async with self._turn():
@@ -154,10 +154,18 @@ class LocalLLM:
             fresh.append(request)
             self._waiting.pop(0)
         earlier, self._running = self._running, [*self._running, *fresh]
-        for batch in (fresh, earlier):
+        for batch in (*self._alike(fresh), earlier):
             if batch:
                 self._advance(batch)
         self._running = [r for r in self._running if not r.done.done()]
+
+    def _alike(self, fresh: list[_Request]) -> list[list[_Request]]:
+        """Apart what would only pad: a first prompt has hundreds of tokens, a later turn few."""
+        batches: dict[int, list[_Request]] = {}
+        for request in fresh:
+            new = len(request.prompt) - len(self._slots[request.slot].ids)
+            batches.setdefault(max(5, (new - 1).bit_length()), []).append(request)
+        return [batches[size] for size in sorted(batches)]
 
     def _drop_cancelled(self) -> None:
         for request in self._running:
