@@ -126,8 +126,14 @@ def test_so_many_unreadable_actions_in_a_row_end_the_episode(nothing: str) -> No
     assert not episode.ending.is_fault
 
 
-def test_a_readable_action_starts_the_count_anew() -> None:
-    answers = ["", "", "look", "", "", "fly", "", ""]
+def test_so_many_refused_actions_in_a_row_end_the_episode_too() -> None:
+    episode = run(["look", "fly", "", "open box 9", "look"], invalid_limit=3)
+    assert episode.ending is Ending.INVALID and len(episode.turns) == 4
+    assert [turn.valid for turn in episode.turns] == [True, False, False, False]
+
+
+def test_an_action_that_the_world_takes_starts_the_count_anew() -> None:
+    answers = ["", "fly", "look", "", "", "look", "fly", ""]
     episode = run(answers, invalid_limit=3, max_turns=8)
     assert episode.ending is Ending.TURN_LIMIT and len(episode.turns) == 8
 

@@ -165,14 +165,21 @@ def clone_policy(
 ) -> float:
     """Behaviour cloning, from the experience model's weights: it has learnt the language."""
     model, tokenizer = load_model(experience)
+    rows = demonstration_rows(cfg, store, tokenizer)
+    loss = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
+    save_model(model, tokenizer, folder)
+    return loss
+
+
+def demonstration_rows(
+    cfg: RunConfig, store: ReplayStore, tokenizer: PreTrainedTokenizerFast
+) -> list[Row]:
+    """The expert's episodes, as the policy is to write them."""
     encoder = Encoder(tokenizer)
     demonstrations = store.episodes(
         world="real", split="train", agent="expert", success=True, limit=cfg.clone.demonstrations
     )
-    rows = [conversation_row(acting_conversation(episode), encoder) for episode in demonstrations]
-    loss = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
-    save_model(model, tokenizer, folder)
-    return loss
+    return [conversation_row(acting_conversation(episode), encoder) for episode in demonstrations]
 
 
 def training_tasks(games: Games, store: ReplayStore) -> list[Task]:

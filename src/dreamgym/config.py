@@ -21,9 +21,9 @@ class WorldConfig(Settings):
     """Where household games come from: made here, ALFWorld's own, or $ALFWORLD_DATA."""
     backend: Literal["fast", "engine"] = "fast"
     """Our engine, or ALFWorld's own (extra `alfworld`), for the real world."""
-    num_train: Positive = 400
+    num_train: Positive = 1200
     """Games to take demonstrations and dreams from."""
-    num_eval: Positive = 150
+    num_eval: Positive = 200
     """Held-out games to measure on."""
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
     """Which of ALFWorld's held-out splits, or of the generator's."""
@@ -42,7 +42,7 @@ class WorldConfig(Settings):
 class OfflineConfig(Settings):
     """Real episodes logged before training; nothing of it happens online."""
 
-    expert: Count = 200
+    expert: Count = 400
     """Episodes of a planner that knows only what it has seen."""
     noisy: Count = 1100
     """Episodes of the same, with slips, misread tasks and random actions."""
@@ -75,21 +75,21 @@ class ModelConfig(Settings):
 
 
 class CloneConfig(Settings):
-    demonstrations: Positive = 200
+    demonstrations: Positive = 400
     """Expert episodes that the policy imitates before it dreams."""
-    sft: SFTConfig = SFTConfig(num_tokens=150_000, learning_rate=2e-3, warmup_steps=20)
+    sft: SFTConfig = SFTConfig(num_tokens=250_000, learning_rate=2e-3, warmup_steps=20)
 
 
 class RunConfig(Settings):
     seed: int = 0
     """Of games, offline episodes, weights and samples alike."""
-    steps: Positive = 12
+    steps: Positive = 4
     """Updates of the policy in the dream."""
     train_world: Literal["dream", "real"] = "dream"
     """`real` runs the same loop in the real world, for comparison."""
     eval_every: Count = 0
     """Measure in the real world every so many steps; 0 only before and after."""
-    save_every: Positive = 5
+    save_every: Positive = 1
     """Steps between checkpoints."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.4
     """Of the policy when it is measured, before and after alike; 0 is greedy, 0.4 is usual."""

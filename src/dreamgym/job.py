@@ -190,7 +190,13 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     model, tokenizer = build.load_model(checkpoint or job.path / "cloned")
     start, _ = build.load_model(job.path / "cloned")
     learner = Learner(
-        model, tokenizer, cfg.learner, temperature=cfg.rollout.temperature, reference=start
+        model,
+        tokenizer,
+        cfg.learner,
+        temperature=cfg.rollout.temperature,
+        num_updates=cfg.steps,
+        demonstrations=build.demonstration_rows(cfg, store, tokenizer),
+        reference=start,
     )
     tasks = build.training_tasks(games, store)
     held_out = [task_hash(task) for task in build.first_states(games.eval)]

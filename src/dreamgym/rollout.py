@@ -28,18 +28,20 @@ log = logging.getLogger(__name__)
 
 
 class RolloutConfig(Settings):
-    group_size: int = 8
-    """Attempts per task; advantages compare inside a group, so 1 cannot learn."""
+    group_size: int = 2
+    """Attempts per task; advantages compare inside a group, so 1 cannot learn. Few attempts at many
+    tasks teach a tiny policy more than many at few."""
     max_turns: int = 20
     """After that many a training episode is cut; it counts as not solved."""
     max_tokens: int = 24
     """For one completion of the policy."""
     temperature: float = 1.0
     """Of the policy while it trains. There is no top-p: it would train another distribution."""
-    in_flight: int = 64
+    in_flight: int = 128
     """Episodes at once. More than the policy's engine has slots would only evict one another."""
-    invalid_limit: int = 10
-    """So many unreadable actions in a row end the episode."""
+    invalid_limit: int = 4
+    """So many actions in a row that cannot be read, or that the world refuses, end a training
+    episode: a policy that is stuck repeats itself until the turn limit, and every turn costs."""
     timeout_s: float = 120.0
     """For one step of the world, not for the episode."""
 
@@ -51,7 +53,7 @@ async def play(
     session = f"{world}/{task.id}/{seed}"
     turns: list[Turn] = []
     ending, fault = Ending.TURN_LIMIT, ""
-    unreadable = 0
+    invalid = 0
     try:
         state = await env.start(task)
         while len(turns) < config.max_turns:
@@ -65,15 +67,15 @@ async def play(
                     turns.append(Turn(state, completion.text, 0.0, state, False, completion))
                 break
             action = read_action(completion)
-            unreadable = 0 if action else unreadable + 1
             result = await _step(env, action or "", config.timeout_s, world)
+            invalid = 0 if action and result.valid else invalid + 1
             turns.append(
                 Turn(state, action or "", result.reward, result.state, result.valid, completion)
             )
             if result.ending is not None:
                 ending = result.ending
                 break
-            if unreadable >= config.invalid_limit:
+            if invalid >= config.invalid_limit:
                 ending = Ending.INVALID
                 break
             state = result.state

@@ -81,8 +81,9 @@ async def train(
 
 
 def eval_rollout(cfg: RunConfig) -> RolloutConfig:
-    """Greedy by default, and with the world's own step limit."""
-    return cfg.rollout.model_copy(update={"temperature": cfg.eval_temperature, "max_turns": 50})
+    """As the world is: its own step limit, and no other."""
+    limits = {"max_turns": 50, "invalid_limit": 50}
+    return cfg.rollout.model_copy(update={"temperature": cfg.eval_temperature} | limits)
 
 
 def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from dreamgym.algos.batch import Batch, Row, make_batch, token_logprobs
 from dreamgym.algos.grpo import group_advantages, grpo_loss, reference_kl
 from dreamgym.algos.learner import group_rows
+from dreamgym.algos.settings import LearnerConfig
 
 CLIP = (0.2, 0.28)
 
@@ -153,7 +154,9 @@ def numpy_loss(
 
 def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
     model = small_model()
-    rows, _ = group_rows([group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)])
+    rows, _ = group_rows(
+        [group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)], LearnerConfig(negative=1.0)
+    )
     random.Random(0).shuffle(rows)
     assert len({len(row.ids) for row in rows}) > 3, "the lengths must be ragged"
     num_tokens = sum(row.num_trained for row in rows)

@@ -22,8 +22,8 @@ from episodes import (
 )
 from safetensors import SafetensorError
 
-from dreamgym.algos.batch import conversation_row, make_batch, token_logprobs
-from dreamgym.algos.learner import Learner, group_rows
+from dreamgym.algos.batch import Row, conversation_row, make_batch, token_logprobs
+from dreamgym.algos.learner import Learner, deal_rows, group_rows
 from dreamgym.algos.settings import LearnerConfig, SFTConfig
 from dreamgym.algos.sft import fit
 from dreamgym.envs.toy import ToyEnv, make_toy_env, toy_tasks
@@ -32,13 +32,15 @@ from dreamgym.llm.local import LocalLLM
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.types import Completion, Ending, Episode, Group, Task
 
+PUBLISHED = LearnerConfig(negative=1.0, credit_refused=True)
 CANARY = [Message("user", "You are in a room.")]
 
 
 def learner(seed: int = 0, temperature: float = 1.0, **settings: float) -> Learner:
-    config = LearnerConfig(
-        **{"learning_rate": 1e-2, "minibatches": 1, "warmup_steps": 0} | settings
-    )
+    """Plain GRPO: one AdamW step for all rows, failed attempts included."""
+    plain = {"optimizer": "adamw", "learning_rate": 1e-2, "warmup_steps": 0, "epochs": 1}
+    plain |= {"negative": 1.0, "credit_refused": True}
+    config = LearnerConfig.model_validate(plain | {"minibatch_tokens": 10**6} | settings)
     return Learner(small_model(seed), small_tokenizer(), config, temperature=temperature)
 
 
@@ -48,13 +50,13 @@ def say(policy: LocalLLM, temperature: float = 0.0) -> Completion:
 
 @pytest.mark.parametrize("value", [0.0, 0.43, 0.7, 1.0])  # P036; engines.md rule 9
 def test_a_group_with_equal_returns_is_skipped_and_counted(value: float) -> None:
-    rows, skipped = group_rows([group_of([value] * 8), group_of([0.0, 1.0])])
+    rows, skipped = group_rows([group_of([value] * 8), group_of([0.0, 1.0])], PUBLISHED)
     assert len(rows) == 2
     assert skipped == {"ALL_EQUAL": 1}
 
 
 def test_two_draws_of_one_task_are_two_groups() -> None:  # P039; engines.md rule 10
-    rows, skipped = group_rows([group_of([0.0] * 4), group_of([1.0] * 4)])
+    rows, skipped = group_rows([group_of([0.0] * 4), group_of([1.0] * 4)], PUBLISHED)
     assert rows == [] and skipped == {"ALL_EQUAL": 2}
 
 
@@ -84,13 +86,13 @@ def faulty(ending: Ending, seed: int) -> Episode:
 def test_a_fault_leaves_the_groups_statistics(ending: Ending) -> None:  # P019; rule 24
     sound = group_of([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     mixed = replace(sound, episodes=(*sound.episodes[:3], faulty(ending, 1), *sound.episodes[3:]))
-    assert group_rows([mixed]) == group_rows([sound])
+    assert group_rows([mixed], PUBLISHED) == group_rows([sound], PUBLISHED)
     # 2 of 7: mean 2/7, deviation sqrt(10)/7
-    advantages = sorted(row.advantage for row in group_rows([mixed])[0])
+    advantages = sorted(row.advantage for row in group_rows([mixed], PUBLISHED)[0])
     assert advantages == pytest.approx([-2 / 10**0.5] * 5 + [5 / 10**0.5] * 2, abs=1e-9)
 
 
-def test_a_policy_is_held_to_where_it_began_and_its_table_of_tokens_stays() -> None:
+def test_a_policy_is_held_to_where_it_began() -> None:
     began = weights(small_model())
     moved = {}
     for kl in (0.0, 100.0):
@@ -98,20 +100,141 @@ def test_a_policy_is_held_to_where_it_began_and_its_table_of_tokens_stays() -> N
         for seed in range(8):
             metrics = subject.update([group_of([0.0, 1.0], seed=seed)])
         now = weights(subject.model)
-        table = "model.embed_tokens.weight"
-        assert torch.equal(now[table], began[table])
         moved[kl] = sum((now[name] - began[name]).norm().item() for name in began)
         assert (subject.reference is None) is (kl == 0) is ("policy/kl_to_reference" not in metrics)
     assert subject.reference is not None and same_bits(weights(subject.reference), began)
     assert 0 < moved[100.0] < 0.9 * moved[0.0]
 
 
+def test_failed_attempts_weigh_as_much_as_is_asked() -> None:
+    group = group_of([1.0, 0.0, 0.0, 0.0])  # Eq. 3: sqrt(3), and -1/sqrt(3) three times
+    published = [row.advantage for row in group_rows([group], PUBLISHED)[0]]
+    assert published == pytest.approx([3**0.5, *[-(3**-0.5)] * 3])
+    half = [
+        row.advantage
+        for row in group_rows([group], PUBLISHED.model_copy(update={"negative": 0.5}))[0]
+    ]
+    assert half == pytest.approx([3**0.5, *[-(3**-0.5) / 2] * 3])
+    rows, skipped = group_rows([group], PUBLISHED.model_copy(update={"negative": 0.0}))
+    assert [row.advantage for row in rows] == pytest.approx([3**0.5])
+    assert not skipped, "it was informative, though most of it was left out"
+
+
+def refusing(episode: Episode, turn: int) -> Episode:
+    turns = list(episode.turns)
+    turns[turn] = replace(turns[turn], valid=False)
+    return replace(episode, turns=tuple(turns))
+
+
+def test_what_the_world_refused_has_no_part_in_a_success_but_in_a_failure() -> None:
+    group = group_of([1.0, 0.0])
+    refused = replace(group, episodes=tuple(refusing(e, 0) for e in group.episodes))
+    plain, _ = group_rows([group], PUBLISHED)
+    config = PUBLISHED.model_copy(update={"credit_refused": False})
+    (success, failure), _ = group_rows([refused], config)
+    first = refused.episodes[0].turns[0].completion
+    assert first is not None and failure.mask == plain[1].mask
+    assert success.num_trained == plain[0].num_trained - len(first.ids)
+    assert not any(success.mask[: len(first.prompt_ids) + len(first.ids)])
+    assert success.ids == plain[0].ids, "it is still read"
+
+
+def shown_rows() -> list[Row]:
+    talk = [Message("user", "You are in a room."), Message("assistant", "open box 1")]
+    return [conversation_row(talk, encoder())]
+
+
+def test_an_update_imitates_demonstrations_beside_what_paid() -> None:
+    likelihood = {}
+    for number in (0, 5):
+        config = LearnerConfig(learning_rate=1e-3, warmup_steps=0, demonstrations=number)
+        subject = Learner(small_model(), small_tokenizer(), config, demonstrations=shown_rows())
+        metrics = subject.update([group_of([1.0, 0.0])])
+        assert ("policy/imitation_loss" in metrics) is (number > 0)
+        with torch.no_grad():
+            likelihood[number] = token_logprobs(subject.model, make_batch(shown_rows())).sum()
+    assert likelihood[5] > likelihood[0] + 0.1
+
+
+def test_demonstrations_alone_are_no_update() -> None:  # P046: no signal changes nothing
+    subject = Learner(
+        small_model(), small_tokenizer(), LearnerConfig(), demonstrations=shown_rows()
+    )
+    before = weights(subject.model)
+    metrics = subject.update([group_of([1.0, 1.0]), group_of([0.0, 0.0])])
+    assert metrics["train/tokens"] == 0 and metrics["skipped/all_equal"] == 2
+    assert same_bits(weights(subject.model), before)
+
+
+def test_the_learner_takes_the_weight_of_failed_attempts_from_its_settings() -> None:
+    group = group_of([1.0, 0.0, 0.0])
+    tokens = {
+        negative: learner(negative=negative).update([group])["train/tokens"]
+        for negative in (0.0, 0.5, 1.0)
+    }
+    assert 0 < tokens[0.0] < tokens[0.5] == tokens[1.0]
+
+
+def test_rows_are_dealt_once_each_into_parts_of_about_so_many_tokens() -> None:
+    rows = [
+        Row(tuple(range(size)), (True,) * size) for size in (3, 5, 8, 2, 9, 4, 4, 30, 1, 6, 7, 12)
+    ]
+    parts = deal_rows(rows, 12, random.Random(3))
+    assert sorted(len(row.ids) for part in parts for row in part) == sorted(
+        len(row.ids) for row in rows
+    )
+    sizes = [sum(len(row.ids) for row in part) for part in parts]
+    assert all(size <= 12 or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    assert all(a + len(b[0].ids) > 12 for a, b in zip(sizes, parts[1:], strict=False))
+    assert parts != deal_rows(rows, 12, random.Random(4))
+    assert deal_rows([], 12, random.Random(0)) == []
+
+
+def rates_of(subject: Learner, updates: int) -> list[float]:
+    """The learning rate of every optimiser step."""
+    rates: list[float] = []
+    for optimizer in subject.optimizers[:1]:
+        optimizer.register_step_post_hook(
+            lambda done, *rest: rates.append(done.param_groups[0]["lr"])
+        )
+    for seed in range(updates):
+        subject.update([group_of([0.0, 1.0], seed=seed)])
+    return rates
+
+
+def test_the_rate_rises_over_the_first_steps_and_falls_over_the_run() -> None:
+    subject = learner(learning_rate=1.0e-3, warmup_steps=3, minibatch_tokens=1)  # two steps each
+    subject.num_updates = 4
+    falling = [1 - step / 8 for step in range(8)]
+    warm = [1 / 4, 2 / 4, 3 / 4, 1, 1, 1, 1, 1]
+    expected = [1e-3 * a * b for a, b in zip(falling, warm, strict=True)]
+    assert rates_of(subject, 4) == pytest.approx(expected)
+    assert rates_of(learner(learning_rate=1e-3), 3) == pytest.approx([1e-3] * 3)
+
+
+def test_every_step_divides_by_the_same_number_however_long_its_rows_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DAPO's token sum: a step that happens to be short must not weigh as much as a full one."""
+    subject = learner(minibatch_tokens=1, epochs=2)
+    seen: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        subject,
+        "_optimise",
+        lambda rows, num_tokens: seen.append((rows[0].num_trained, num_tokens)) or {},
+    )
+    subject.update([group_of([1.0, 0.0, 0.0])])
+    lengths, divisors = zip(*seen, strict=True)
+    assert len(seen) == 6 and len(set(lengths)) > 1
+    assert divisors == pytest.approx([sum(lengths) / 6] * 6)
+
+
 def test_solved_attempts_beside_a_fault_teach_nothing() -> None:  # a fault is not a failure
     solved = group_of([1.0, 1.0])
     group = replace(solved, episodes=(*solved.episodes, faulty(Ending.DREAM_FAULT, 2)))
-    assert group_rows([group]) == ([], {"ALL_EQUAL": 1})
+    assert group_rows([group], PUBLISHED) == ([], {"ALL_EQUAL": 1})
     lonely = replace(group, episodes=group.episodes[1:])
-    assert group_rows([lonely]) == ([], {"FAULTS": 1})
+    assert group_rows([lonely], PUBLISHED) == ([], {"FAULTS": 1})
 
 
 def test_a_batch_with_nothing_to_train_moves_no_bit() -> None:  # P046
@@ -159,7 +282,7 @@ def test_the_first_pass_is_on_policy_at_the_temperature_it_was_sampled_with() ->
         replace(group, episodes=tuple(with_reward(e, i % 2) for i, e in enumerate(group.episodes)))
         for group in groups
     ]
-    rows, _ = group_rows(paid)
+    rows, _ = group_rows(paid, PUBLISHED)
     assert rows, "at least one group must have two episodes with a whole turn"
     batch = make_batch(rows)
     with torch.no_grad():
@@ -180,7 +303,7 @@ def with_reward(episode: Episode, reward: float) -> Episode:
 
 def test_what_paid_becomes_likelier_and_what_did_not_less_likely() -> None:
     subject = learner(learning_rate=1e-3)
-    rows, _ = group_rows([group_of([1.0, 0.0], seed=4)])
+    rows, _ = group_rows([group_of([1.0, 0.0], seed=4)], PUBLISHED)
     batch = make_batch(rows)
     before = token_logprobs(subject.model, batch).detach().sum(dim=1)
     # ratios start at 1: the sampler's numbers are the model's own
@@ -189,7 +312,8 @@ def test_what_paid_becomes_likelier_and_what_did_not_less_likely() -> None:
         [
             replace(row, logprobs=tuple(p[: len(row.ids)].tolist()))
             for row, p in zip(rows, kept, strict=True)
-        ]
+        ],
+        sum(row.num_trained for row in rows),
     )
     change = token_logprobs(subject.model, batch).detach().sum(dim=1) - before
     assert change[0] > 0 > change[1]
@@ -211,8 +335,9 @@ def test_a_gradient_that_is_not_finite_is_not_applied() -> None:
     assert same_bits(weights(subject.model), before)
 
 
-def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    subject = learner(epochs=2, minibatches=2)
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path, optimizer: str) -> None:
+    subject = learner(epochs=2, minibatch_tokens=40, optimizer=optimizer, warmup_steps=30)
     first, second = group_of([0.0, 1.0, 0.5]), group_of([1.0, 0.0, 0.0, 0.0], seed=8)
     subject.update([first])
     subject.save(tmp_path)
@@ -220,6 +345,7 @@ def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     other = Learner(model, small_tokenizer(), subject.config, reference=small_model())
     other.load_optimizer(tmp_path)
     assert other.step == subject.step == 1
+    assert other.num_optimised == subject.num_optimised > 2
     metrics, metrics_other = subject.update([second]), other.update([second])
     assert metrics == metrics_other
     assert same_bits(weights(subject.model), weights(other.model))
@@ -229,7 +355,7 @@ def test_a_saved_learner_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         small_tokenizer(),
         subject.config,
     )
-    fresh.step = 1
+    fresh.step, fresh.num_optimised = other.step - 1, subject.num_optimised - 1
     fresh.update([second])
     assert not same_bits(weights(fresh.model), weights(other.model))
 

@@ -27,7 +27,14 @@ from dreamgym.train import Parts, train
 
 ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 # 1e-3 learns by luck; two hundred steps are to lead far from the start
-LEARNER = LearnerConfig(learning_rate=3e-4, minibatches=4, epochs=2, kl=0.0, embeddings=True)
+LEARNER = LearnerConfig(
+    optimizer="adamw",
+    learning_rate=3e-4,
+    minibatch_tokens=1_000,
+    epochs=2,
+    negative=1.0,
+    credit_refused=True,
+)
 TASKS = toy_tasks(48, seed=1)
 HELD_OUT = toy_tasks(60, seed=2)
 NUM_STEPS = 200

@@ -60,8 +60,11 @@ def conversation_row(messages: Sequence[Message], encoder: Encoder) -> Row:
     return Row(tuple(ids), tuple(mask))
 
 
-def episode_row(episode: Episode, advantage: float) -> Row:
-    """The tokens of an episode exactly as sampled; raises if its prompts did not only grow."""
+def episode_row(episode: Episode, advantage: float, *, refused: bool = True) -> Row:
+    """The tokens of an episode exactly as sampled; raises if its prompts did not only grow.
+
+    Without `refused`, what was written for turns that the world refused is not trained on.
+    """
     completions = [turn.completion for turn in episode.turns if turn.completion]
     if len(completions) != len(episode.turns) or not completions:
         raise ValueError("an episode without a language model's completions cannot be trained on")
@@ -69,12 +72,12 @@ def episode_row(episode: Episode, advantage: float) -> Row:
     ids = (*last.prompt_ids, *last.ids)
     mask = [False] * len(ids)
     logprobs = [0.0] * len(ids)
-    for completion in completions:
+    for turn, completion in zip(episode.turns, completions, strict=True):
         start = len(completion.prompt_ids)
         stop = start + len(completion.ids)
         if ids[:start] != completion.prompt_ids or ids[start:stop] != completion.ids:
             raise ValueError("a turn's prompt does not open the episode's last one")
-        mask[start:stop] = [True] * len(completion.ids)
+        mask[start:stop] = [turn.valid or refused] * len(completion.ids)
         logprobs[start:stop] = completion.logprobs
     return Row(ids, tuple(mask), tuple(logprobs), advantage)
 

@@ -22,7 +22,7 @@ def group_advantages(rewards: Tensor) -> Tensor:
 
 
 def grpo_loss(
-    logprobs: Tensor, batch: Batch, *, clip: tuple[float, float], num_tokens: int
+    logprobs: Tensor, batch: Batch, *, clip: tuple[float, float], num_tokens: float
 ) -> tuple[Tensor, dict[str, float]]:
     """Clipped policy gradient, summed over the policy's tokens and divided by `num_tokens`.
 
@@ -43,7 +43,7 @@ def grpo_loss(
     }
 
 
-def reference_kl(logprobs: Tensor, reference: Tensor, batch: Batch, num_tokens: int) -> Tensor:
+def reference_kl(logprobs: Tensor, reference: Tensor, batch: Batch, num_tokens: float) -> Tensor:
     """KL(policy || reference) over the policy's tokens, divided by `num_tokens`.
 
     Each token's k3 is weighted by its ratio to the sampler: without the weight its gradient is that

@@ -32,23 +32,30 @@ class SFTConfig(Settings):
 
 
 class LearnerConfig(Settings):
-    learning_rate: Rate = 1.5e-4
-    """Of AdamW, after the warm-up."""
-    warmup_steps: Count = 4
-    """AdamW's first steps are as long as its rate whatever the gradient: they begin small."""
-    epochs: Positive = 1
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """For the matrices; everything else has AdamW."""
+    learning_rate: Rate = 1e-3
+    """At its peak; it falls to 0 in a straight line over the run's updates."""
+    warmup_steps: Count = 20
+    """Optimiser steps until the peak: an optimiser's first steps are long whatever the gradient."""
+    epochs: Positive = 2
     """Passes over the episodes of one update."""
-    minibatches: Positive = 4
-    """Optimiser steps per pass."""
+    minibatch_tokens: Positive = 800
+    """Tokens read per optimiser step: a tiny model learns over steps rather than tokens."""
+    negative: Share = 0.0
+    """Weight of negative advantages; 1 is GRPO as published. With 0 failed attempts only set the
+    baseline: a tiny policy's are mostly one refused action again and again, and pushing down its
+    words takes them from the actions that succeed."""
+    credit_refused: bool = False
+    """Whether actions that the world refused share in the credit of an attempt that succeeded."""
+    demonstrations: Count = 100
+    """Of the cloned demonstrations, how many each update imitates again, drawn by lot (as in DAPG,
+    arXiv 1709.10087): some dozen solved dreams alone teach their own tasks and unteach the rest."""
     clip_low: Share = 0.2
     """How far a token's probability ratio may fall before its gain stops counting."""
     clip_high: Annotated[float, Field(ge=0)] = 0.28
     """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
-    kl: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the divergence from the policy that training began with; 0 needs no copy of it.
-    It slows the loss of skill that small batches of tasks cause; it does not end it."""
-    embeddings: bool = False
-    """Train the token embeddings too. AdamW moves every row of them by the same step, however
-    little an update has to say of it."""
+    kl: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence from the policy that training began with; 0 needs no copy of it."""
     micro_tokens: Positive = 8_192
     """Padded tokens per forward pass; changes memory, not the gradient."""

@@ -68,7 +68,8 @@ class Decoder:
     ) -> Tensor:
         """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) at each row's end."""
         order = sorted(range(len(rows)), key=lambda i: starts[i] + len(rows[i]))
-        rows, slots, starts = ([values[i] for i in order] for values in (rows, slots, starts))
+        rows, slots = [rows[i] for i in order], [slots[i] for i in order]
+        starts = [starts[i] for i in order]
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         width = int(lengths.max())
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
