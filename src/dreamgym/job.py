@@ -33,7 +33,7 @@ from dreamgym.settings import load_config
 from dreamgym.train import Parts, eval_rollout, train
 from dreamgym.types import DreamGymError, Episode
 
-NUM_DREAMT = 60
+NUM_DREAMT = 40
 """Dreams measured beside the real games; a dreamt turn is slow."""
 
 
@@ -131,7 +131,7 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
     """Success in the real world on held-out games and in the dream, and the dream's exact match."""
     cfg = job.cfg
     model, tokenizer = build.load_model(weights)
-    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + NUM_DREAMT)
     dream = build.make_dream(cfg, store, job.path / "experience")
     tasks = build.training_tasks(games, store)[:NUM_DREAMT]
 
@@ -149,15 +149,17 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
             def count(episode: Episode) -> None:
                 tick(next(done), "")
 
-            real = await evaluate(
-                policy, world.tasks, world.make_env, rollout,
-                world="real", seed=cfg.seed, on_episode=count,
+            # both at once: what is left of one when most have ended fills the other's batches
+            return await asyncio.gather(
+                evaluate(
+                    policy, world.tasks, world.make_env, rollout,
+                    world="real", seed=cfg.seed, on_episode=count,
+                ),
+                evaluate(
+                    policy, tasks, dream.make_env, as_trained,
+                    world="dream", seed=cfg.seed, on_episode=count,
+                ),
             )  # fmt: skip
-            dreamt = await evaluate(
-                policy, tasks, dream.make_env, as_trained,
-                world="dream", seed=cfg.seed, on_episode=count,
-            )  # fmt: skip
-        return real, dreamt
 
     real, dreamt = asyncio.run(measure())
     return {"real": as_data(real), "dream": as_data(dreamt), "faults": dict(dream.model.faults)}

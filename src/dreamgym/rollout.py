@@ -31,7 +31,7 @@ class RolloutConfig(Settings):
     group_size: int = 2
     """Attempts per task; advantages compare inside a group, so 1 cannot learn. Few attempts at many
     tasks teach a tiny policy more than many at few."""
-    max_turns: int = 20
+    max_turns: int = 15
     """After that many a training episode is cut; it counts as not solved."""
     max_tokens: int = 24
     """For one completion of the policy."""

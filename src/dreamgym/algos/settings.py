@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SFTConfig(Settings):
-    num_tokens: Positive = 600_000
+    num_tokens: Positive = 560_000
     """How long to train, in tokens read."""
     tokens_per_step: Positive = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
@@ -48,7 +48,7 @@ class LearnerConfig(Settings):
     words takes them from the actions that succeed."""
     credit_refused: bool = False
     """Whether actions that the world refused share in the credit of an attempt that succeeded."""
-    demonstrations: Count = 100
+    demonstrations: Count = 75
     """Of the cloned demonstrations, how many each update imitates again, drawn by lot (as in DAPG,
     arXiv 1709.10087): some dozen solved dreams alone teach their own tasks and unteach the rest."""
     clip_low: Share = 0.2
