@@ -49,18 +49,18 @@ def rehearse(run: Path) -> dict[str, object]:
         result = asyncio.run(
             evaluate(policy, world.tasks, world.make_env, rollout, world="real", seed=cfg.seed)
         )
-    stages = {name: json.loads((run / f"stages/{name}.json").read_text()) for name in STAGES}
+    before, after = (
+        json.loads((run / f"stages/{name}.json").read_text()) for name in ("before", "after")
+    )
     return {
         "seed": cfg.seed,
         "tokens": num_tokens,
-        "cloned": stages["before"]["real"]["success"],
+        "cloned": before["real"]["success"],
         "rehearsed": as_data(result)["success"],
-        "dreamt": stages["after"]["real"]["success"],
+        "dreamt": after["real"]["success"],
         "half_width": result.success.half_width,
     }
 
-
-STAGES = ("before", "after")
 
 if __name__ == "__main__":
     for path in sys.argv[1:] or ["runs/quickstart"]:

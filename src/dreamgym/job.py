@@ -128,7 +128,7 @@ def _clone(job: Job, store: ReplayStore) -> dict[str, Any]:
 
 
 def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) -> dict[str, Any]:
-    """Success in the real world on held-out games and in the dream, and the dream's exact match."""
+    """Success in the real world on held-out games, and in dreams of tasks to train on."""
     cfg = job.cfg
     model, tokenizer = build.load_model(weights)
     policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + NUM_DREAMT)
