@@ -87,6 +87,15 @@ def test_a_released_or_evicted_session_is_fed_again_and_writes_the_same() -> Non
         assert fed > fed_kept
 
 
+def test_evictions_are_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    few, enough = engine(slots=3), engine(slots=8)
+    run(converse_all(few, 8))
+    assert few.evictions >= 5 and "all 3 slots" in caplog.text
+    assert len(caplog.records) == 1
+    run(converse_all(enough, 8))
+    assert enough.evictions == 0 and len(caplog.records) == 1
+
+
 def test_a_slot_set_free_is_taken_before_one_that_waits_for_its_world() -> None:
     """Else every episode that begins costs another one its whole history."""
 

@@ -7,6 +7,7 @@ the cores, one drains its batch before the next begins, so that batches stay ful
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,6 +22,8 @@ from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.decoder import Decoder
 from dreamgym.llm.tiny import ROLES
 from dreamgym.types import Completion
+
+log = logging.getLogger(__name__)
 
 
 class Encoder:
@@ -103,7 +106,7 @@ class LocalLLM:
         self._running: list[_Request] = []
         self._task: asyncio.Task[None] | None = None
         self._clock = 0
-        self.tokens_fed = self.tokens_written = 0
+        self.tokens_fed = self.tokens_written = self.evictions = 0
 
     async def complete(
         self, prompt: Sequence[Message], sampling: Sampling, *, session: str = ""
@@ -189,11 +192,24 @@ class LocalLLM:
         # its own slot, else an unused one with the lowest number, else the longest unused one
         number = own[0] if own else min(free, key=lambda i: (self._slots[i].used, i))
         slot = self._slots[number]
+        if slot.session and not own:
+            self._count_eviction()
         same = _common(slot.ids, request.prompt)
         slot.session, slot.busy = request.session, True
         slot.ids = slot.ids[: min(same, len(request.prompt) - 1)]
         request.slot = number
         return request
+
+    def _count_eviction(self) -> None:
+        """The answers stay right; what a living session has in the cache is computed again."""
+        if not self.evictions:
+            log.warning(
+                "all %d slots hold sessions that live: one loses its history to a newcomer and is"
+                " read anew at its next turn. Give slots for every episode in flight, or release"
+                " sessions that have ended",
+                len(self._slots),
+            )
+        self.evictions += 1
 
     def _advance(self, batch: list[_Request]) -> None:
         slots = [self._slots[request.slot] for request in batch]
