@@ -64,6 +64,32 @@ def test_a_prompts_beginning_is_fed_once() -> None:
     assert llm.tokens_fed == len(last.prompt_ids) + len(last.ids) - 1
 
 
+def test_attempts_that_begin_alike_read_their_beginning_once() -> None:
+    model = small_model()
+    prompt = [Message("user", " ".join(TEXTS[:3])), Message("user", TEXTS[3])]
+
+    async def group(llm: LocalLLM, number: int) -> list[Completion]:
+        asked = (
+            llm.complete(prompt, Sampling(1.0, 6, seed=n), session=f"attempt {n}")
+            for n in range(number)
+        )
+        return await asyncio.gather(*asked)
+
+    llm = engine(model, slots=4)
+    alone = [run(group(engine(model), n + 1))[n] for n in range(6)]
+    together = run(group(llm, 6))  # more attempts than slots
+    length = len(together[0].prompt_ids)
+    written = sum(len(done.ids) - 1 for done in together)
+    assert length > 40
+    # of every attempt but the first, only the prompt's last token is read
+    assert llm.tokens_fed == length + 5 + written
+    for done, same in zip(together, alone, strict=True):
+        every = reference_logprobs(model, (*done.prompt_ids, *done.ids))
+        want = [every[length - 1 + i, id].item() for i, id in enumerate(done.ids)]
+        assert list(done.logprobs) == pytest.approx(want, abs=1e-4)
+        assert done.ids == same.ids
+
+
 def test_a_released_or_evicted_session_is_fed_again_and_writes_the_same() -> None:
     async def scenario(llm: LocalLLM, *, lose: str) -> tuple[Completion, int]:
         messages = [Message("user", TEXTS[0])]
@@ -128,9 +154,9 @@ def test_first_prompts_and_later_turns_are_not_padded_to_one_another() -> None:
 
     async def scenario() -> None:
         short = [Message("user", "go")]
-        long = [Message("user", " ".join(TEXTS * 3))]
+        long = [[Message("user", TEXTS[n] + " ".join(TEXTS * 3))] for n in range(3)]
         await asyncio.gather(
-            *(llm.complete(long, Sampling(1.0, 1), session=f"long {n}") for n in range(3)),
+            *(llm.complete(long[n], Sampling(1.0, 1), session=f"long {n}") for n in range(3)),
             *(llm.complete(short, Sampling(1.0, 1), session=f"short {n}") for n in range(3)),
         )
 

@@ -94,6 +94,10 @@ class Decoder:
             0, torch.tensor(order, device=self.device), logits
         )
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give a slot the first `length` keys and values of another."""
+        self.cache[:, :, target, :, :length] = self.cache[:, :, source, :, :length]
+
     def _parts(self, slot: Tensor, position: Tensor, ends: list[int]) -> list[_Part]:
         """Rows come in order of their ends, so that those of a part reach about as far back."""
         size = _PART if self.device.type == "cpu" else len(ends)

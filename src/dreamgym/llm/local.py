@@ -25,6 +25,9 @@ from dreamgym.types import Completion
 
 log = logging.getLogger(__name__)
 
+_WORTH_COPYING = 16
+"""Tokens; below that, reading them again costs less than the step that a request would wait."""
+
 
 class Encoder:
     """Messages to token ids. Text never becomes a control token; sampled ids stay as they are."""
@@ -152,10 +155,7 @@ class LocalLLM:
     def _step(self) -> None:
         """One token for all that run, after taking in those that wait."""
         self._drop_cancelled()
-        fresh = []
-        while self._waiting and (request := self._admit(self._waiting[0])):
-            fresh.append(request)
-            self._waiting.pop(0)
+        fresh = self._take_in()
         earlier, self._running = self._running, [*self._running, *fresh]
         for batch in (*self._alike(fresh), earlier):
             if batch:
@@ -184,21 +184,40 @@ class LocalLLM:
         if not request.session:
             slot.ids, slot.used = [], 0
 
-    def _admit(self, request: _Request) -> _Request | None:
+    def _take_in(self) -> list[_Request]:
+        """Give slots to those that wait, in order."""
+        fresh: list[_Request] = []
+        later: list[_Request] = []
+        for request in self._waiting:
+            (fresh if self._admit(request, fresh) else later).append(request)
+        self._waiting = later
+        return fresh
+
+    def _admit(self, request: _Request, fresh: Sequence[_Request]) -> bool:
+        """Its own slot, or a free one with what another slot has read of its prompt."""
         free = [i for i, slot in enumerate(self._slots) if not slot.busy]
         if not free:
-            return None
+            return False
         own = [i for i in free if request.session and self._slots[i].session == request.session]
-        # its own slot, else an unused one with the lowest number, else the longest unused one
+        # an unused one with the lowest number, else the longest unused one
         number = own[0] if own else min(free, key=lambda i: (self._slots[i].used, i))
+        sources = own or range(len(self._slots))
+        source = max(sources, key=lambda i: _common(self._slots[i].ids, request.prompt))
+        same = _common(self._slots[source].ids, request.prompt)
+        if not own:
+            begun = max((_common(other.prompt, request.prompt) for other in fresh), default=0)
+            if begun - same >= _WORTH_COPYING:
+                return False  # a group's attempts begin alike: wait a step, then copy
         slot = self._slots[number]
         if slot.session and not own:
             self._count_eviction()
-        same = _common(slot.ids, request.prompt)
+        same = min(same, len(request.prompt) - 1)  # the last is read for what follows it
+        if source != number:
+            self.decoder.copy(source, number, same)
         slot.session, slot.busy = request.session, True
-        slot.ids = slot.ids[: min(same, len(request.prompt) - 1)]
+        slot.ids = request.prompt[:same]
         request.slot = number
-        return request
+        return True
 
     def _count_eviction(self) -> None:
         """The answers stay right; what a living session has in the cache is computed again."""
