@@ -23,7 +23,7 @@ class WorldConfig(Settings):
     """Our engine, or ALFWorld's own (extra `alfworld`), for the real world."""
     num_train: Positive = 1200
     """Games to take demonstrations and dreams from."""
-    num_eval: Positive = 200
+    num_eval: Positive = 300
     """Held-out games to measure on."""
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
     """Which of ALFWorld's held-out splits, or of the generator's."""
@@ -77,13 +77,13 @@ class ModelConfig(Settings):
 class CloneConfig(Settings):
     demonstrations: Positive = 400
     """Expert episodes that the policy imitates before it dreams."""
-    sft: SFTConfig = SFTConfig(num_tokens=225_000, learning_rate=2e-3, warmup_steps=20)
+    sft: SFTConfig = SFTConfig(num_tokens=200_000, learning_rate=2e-3, warmup_steps=20)
 
 
 class RunConfig(Settings):
     seed: int = 0
     """Of games, offline episodes, weights and samples alike."""
-    steps: Positive = 4
+    steps: Positive = 6
     """Updates of the policy in the dream."""
     train_world: Literal["dream", "real"] = "dream"
     """`real` runs the same loop in the real world, for comparison."""

@@ -21,7 +21,7 @@ MOST = 0.25  # of the entropy of returns in {0, 1}: an untried task counts as ha
 
 
 class CurriculumConfig(Settings):
-    tasks_per_step: int = 100
+    tasks_per_step: int = 80
     """Groups per update."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.25
     """λ: at most this share of a step's tasks are variants; the rest keeps real ones covered."""
