@@ -104,9 +104,13 @@ async def collect(
     *,
     world: World,
     seed: int,
+    first: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> list[Group]:
-    """All attempts at all tasks at once. A group shares its number, and so its world."""
+    """All attempts at all tasks at once. A group shares its number, and so its world.
+
+    Groups are numbered from `first`; with the seed, the number decides every sample.
+    """
 
     places = asyncio.Semaphore(config.in_flight)
 
@@ -121,7 +125,7 @@ async def collect(
         return episode
 
     size = config.group_size
-    attempts = [attempt(i, task, n) for i, task in enumerate(tasks) for n in range(size)]
+    attempts = [attempt(i, task, n) for i, task in enumerate(tasks, first) for n in range(size)]
     episodes = await asyncio.gather(*attempts)
     return [Group(task, tuple(episodes[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
