@@ -77,7 +77,7 @@ class ModelConfig(Settings):
 class CloneConfig(Settings):
     demonstrations: Positive = 400
     """Expert episodes that the policy imitates before it dreams."""
-    sft: SFTConfig = SFTConfig(num_tokens=200_000, learning_rate=2e-3, warmup_steps=20)
+    sft: SFTConfig = SFTConfig(num_tokens=250_000, learning_rate=2e-3, warmup_steps=20)
 
 
 class RunConfig(Settings):

@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SFTConfig(Settings):
-    num_tokens: Positive = 500_000
+    num_tokens: Positive = 560_000
     """How long to train, in tokens read."""
     tokens_per_step: Positive = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
