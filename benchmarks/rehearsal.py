@@ -20,8 +20,8 @@ from dreamgym.algos.settings import SFTConfig
 from dreamgym.algos.sft import fit
 from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.evaluate import evaluate
+from dreamgym.job import as_data, read_config
 from dreamgym.llm.local import LocalLLM
-from dreamgym.measure import as_data, read_config
 from dreamgym.replay.store import ReplayStore
 from dreamgym.train import eval_rollout
 

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from dreamgym.envs.base import Env
 from dreamgym.envs.toy import make_toy_env, toy_expert, toy_tasks
-from dreamgym.evaluate import Evaluation, Outcome, Rate, evaluate
-from dreamgym.evaluate import summarise as summarise_outcomes
+from dreamgym.evaluate import Rate, evaluate, summarise
 from dreamgym.llm.base import Message
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.rollout import RolloutConfig
 from dreamgym.types import Ending, EnvFault, Episode, Task, Turn
 
 Z_SQUARED = 3.841459
-
-
-def summarise(episodes: Sequence[Episode]) -> Evaluation:
-    return summarise_outcomes([Outcome.of(episode) for episode in episodes])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from dreamgym.evaluate import Evaluation, Rate
-from dreamgym.measure import as_data
+from dreamgym.job import as_data
 from dreamgym.report.summary import summary_table, verdict, write_figure
 from dreamgym.run_folder import write_json
 

@@ -107,11 +107,11 @@ def _train(tokens: Sequence[str], run_dir: Path, fresh: bool, json: bool, until:
     from rich.console import Console
 
     from dreamgym.job import Job, finish, run_job
-    from dreamgym.progress import RichProgress, quiet_libraries
+    from dreamgym.progress import RichProgress
     from dreamgym.report.summary import summary_table, verdict, write_figure
     from dreamgym.run_folder import open_run
 
-    quiet_libraries()
+    _use_cores()
     with open_run(run_dir, settings, origins, seed=settings.seed, fresh=fresh) as folder:
         job = Job(settings, folder, RichProgress())
         results = run_job(job, until=until)
@@ -190,12 +190,12 @@ def evaluate(
 ) -> None:
     """Measure a run's policy in the real world on its held-out games, with a Wilson interval."""
     _require_train_extra()
-    from dreamgym.job import measure_run
-    from dreamgym.progress import RichProgress, quiet_libraries
+    from dreamgym.job import measure_real
+    from dreamgym.progress import RichProgress
     from dreamgym.report.summary import rate_text
 
-    quiet_libraries()
-    result = measure_run(run, backend, episodes, weights, RichProgress())
+    _use_cores()
+    result = measure_real(run, backend, episodes, weights, RichProgress())
     print(json_text.dumps(result, indent=2) if json else f"real success: {rate_text(result)}")
 
 
@@ -214,3 +214,17 @@ def _require_train_extra() -> None:
             f"{', '.join(missing)} not installed: training needs the extra `train`. "
             "Run: pip install 'dreamgym[train]'"
         )
+
+
+def _use_cores() -> None:
+    """Warnings to standard error, quiet libraries, no more threads than cores."""
+    import logging
+    import os
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")

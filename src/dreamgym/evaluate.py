@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dreamgym.envs.base import MakeEnv
 from dreamgym.llm.base import LLM
 from dreamgym.rollout import RolloutConfig, collect
-from dreamgym.types import Ending, Episode, Task, World
+from dreamgym.types import Episode, Task, World
 
 Z95 = 1.959964
 
@@ -67,37 +67,21 @@ class Evaluation:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an evaluation keeps of an episode."""
-
-    kind: str
-    ending: Ending
-    success: bool
-    num_turns: int
-
-    @classmethod
-    def of(cls, episode: Episode) -> Outcome:
-        return cls(episode.task.kind, episode.ending, episode.success, len(episode.turns))
-
-    def __post_init__(self) -> None:  # it may come from another process, as text
-        object.__setattr__(self, "ending", Ending(self.ending))
-
-
-def summarise(outcomes: Sequence[Outcome]) -> Evaluation:
+def summarise(episodes: Sequence[Episode]) -> Evaluation:
     """Rates over episodes, faults apart."""
-    valid = [o for o in outcomes if not o.ending.is_fault]
-    kinds = sorted({o.kind for o in valid})
+    valid = [e for e in episodes if not e.ending.is_fault]
+    kinds = sorted({e.task.kind for e in valid})
     return Evaluation(
-        success=Rate(sum(o.success for o in valid), len(valid)),
+        success=Rate(sum(e.success for e in valid), len(valid)),
         by_kind={
             kind: Rate(
-                sum(o.success for o in valid if o.kind == kind), sum(o.kind == kind for o in valid)
+                sum(e.success for e in valid if e.task.kind == kind),
+                sum(e.task.kind == kind for e in valid),
             )
             for kind in kinds
         },
-        endings=Counter(str(o.ending) for o in outcomes),
-        mean_turns=sum(o.num_turns for o in valid) / len(valid) if valid else math.nan,
+        endings=Counter(str(e.ending) for e in episodes),
+        mean_turns=sum(len(e.turns) for e in valid) / len(valid) if valid else math.nan,
     )
 
 
@@ -109,13 +93,11 @@ async def evaluate(
     *,
     world: World,
     seed: int,
-    first: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
-    """One attempt at every task. `first` is the first one's number where they are part of a list:
-    the samples follow from it."""
+    """One attempt at every task."""
     once = config.model_copy(update={"group_size": 1})
     groups = await collect(
-        policy, tasks, make_env, once, world=world, seed=seed, first=first, on_episode=on_episode
+        policy, tasks, make_env, once, world=world, seed=seed, on_episode=on_episode
     )
-    return summarise([Outcome.of(group.episodes[0]) for group in groups])
+    return summarise([group.episodes[0] for group in groups])

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -20,15 +21,17 @@ from dreamgym import build
 from dreamgym.algos.learner import Learner
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, task_hash
-from dreamgym.envs.alfworld.world import AlfworldWorld, Backend
+from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.evaluate import Evaluation, evaluate
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.fidelity import next_state_fidelity
-from dreamgym.measure import as_data, load_policy, measure_real, read_config
+from dreamgym.llm.local import LocalLLM
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.store import ReplayStore
 from dreamgym.run_folder import RunFolder, settled, write_json
+from dreamgym.settings import load_config
 from dreamgym.train import Parts, eval_rollout, train
+from dreamgym.types import DreamGymError, Episode
 
 NUM_DREAMT = 40
 """Dreams measured beside the real games; a dreamt turn is slow."""
@@ -127,29 +130,59 @@ def _clone(job: Job, store: ReplayStore) -> dict[str, Any]:
 def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) -> dict[str, Any]:
     """Success in the real world on held-out games, and in dreams of tasks to train on."""
     cfg = job.cfg
-    policy = load_policy(weights, cfg.rollout.in_flight + NUM_DREAMT)
+    model, tokenizer = build.load_model(weights)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + NUM_DREAMT)
     dream = build.make_dream(cfg, store, job.path / "experience")
     tasks = build.training_tasks(games, store)[:NUM_DREAMT]
-    # a dream is measured at the length it is trained at: a dreamt turn is slow
-    as_trained = eval_rollout(cfg).model_copy(update={"max_turns": cfg.rollout.max_turns})
 
     async def measure() -> tuple[Evaluation, Evaluation]:
-        with job.progress.bar("measure", len(games.eval) + len(tasks)) as tick:
+        total = len(games.eval) + len(tasks)
+        with (
+            job.progress.bar("measure", total) as tick,
+            AlfworldWorld(games.eval, cfg.world.backend) as world,
+        ):
             done = itertools.count(1)
+            rollout = eval_rollout(cfg)
+            # a dream is measured at the length it is trained at: a dreamt turn is slow
+            as_trained = rollout.model_copy(update={"max_turns": cfg.rollout.max_turns})
+
+            def count(episode: Episode) -> None:
+                tick(next(done), "")
+
             # both at once: what is left of one when most have ended fills the other's batches
             return await asyncio.gather(
-                measure_real(
-                    policy, weights, games.eval,
-                    backend=cfg.world.backend, on_outcome=lambda outcome: tick(next(done), ""),
+                evaluate(
+                    policy, world.tasks, world.make_env, rollout,
+                    world="real", seed=cfg.seed, on_episode=count,
                 ),
                 evaluate(
                     policy, tasks, dream.make_env, as_trained,
-                    world="dream", seed=cfg.seed, on_episode=lambda episode: tick(next(done), ""),
+                    world="dream", seed=cfg.seed, on_episode=count,
                 ),
             )  # fmt: skip
 
     real, dreamt = asyncio.run(measure())
     return {"real": as_data(real), "dream": as_data(dreamt), "faults": dict(dream.model.faults)}
+
+
+def as_data(result: Evaluation) -> dict[str, Any]:
+    low, high = result.success.interval
+    return {
+        "hits": result.success.hits,
+        "episodes": result.success.total,
+        "success": _known(result.success.value),
+        "low": low,
+        "high": high,
+        "half_width": result.success.half_width,
+        "mean_turns": _known(result.mean_turns),
+        "by_kind": {kind: [rate.hits, rate.total] for kind, rate in result.by_kind.items()},
+        "endings": dict(result.endings),
+    }
+
+
+def _known(value: float) -> float | None:
+    """None where every episode was a fault, so that there is nothing to take a mean of."""
+    return None if math.isnan(value) else value
 
 
 def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
@@ -217,22 +250,33 @@ def run_name(cfg: RunConfig) -> str:
     return f"online-{cfg.seed}"
 
 
-def measure_run(
-    run: Path, backend: Backend, num: int, weights: str, progress: Progress
+def measure_real(
+    run: Path, backend: Literal["fast", "engine"], num: int, weights: str, progress: Progress
 ) -> dict[str, Any]:
     """A run's policy in the real world, on either back end; needs no lock, changes nothing."""
     cfg = read_config(run)
     games = build.make_games(cfg.world, cfg.seed).eval[:num]
-    policy = load_policy(run / weights, cfg.rollout.in_flight)
-    with progress.bar("measure", len(games)) as tick:
-        done = itertools.count(1)
-        result = asyncio.run(
-            measure_real(
-                policy, run / weights, games,
-                backend=backend, on_outcome=lambda outcome: tick(next(done), ""),
-            )
-        )  # fmt: skip
-    return as_data(result)
+    model, tokenizer = build.load_model(run / weights)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight)
+
+    async def measure() -> Evaluation:
+        with progress.bar("measure", len(games)) as tick, AlfworldWorld(games, backend) as world:
+            done = itertools.count(1)
+            return await evaluate(
+                policy, world.tasks, world.make_env, eval_rollout(cfg),
+                world="real", seed=cfg.seed, on_episode=lambda episode: tick(next(done), ""),
+            )  # fmt: skip
+
+    return as_data(asyncio.run(measure()))
+
+
+def read_config(run: Path) -> RunConfig:
+    """The resolved config that a run was made with."""
+    path = run / "config.toml"
+    if not path.exists():
+        raise DreamGymError(f"{run} is no run folder: it has no config.toml")
+    settings, _ = load_config(RunConfig, path)
+    return settings
 
 
 def finish(job: Job, results: Mapping[str, Any]) -> None:

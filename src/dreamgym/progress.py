@@ -1,9 +1,7 @@
-"""What a command shows while it works: bars on standard error, and no other library's chatter."""
+"""Progress bars on standard error: standard output stays free for results."""
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,17 +16,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-
-def quiet_libraries() -> None:
-    """Neither bars nor news from the libraries underneath, and no question to a model hub."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
 
 
 class RichProgress:

@@ -104,13 +104,9 @@ async def collect(
     *,
     world: World,
     seed: int,
-    first: int = 0,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> list[Group]:
-    """All attempts at all tasks at once. A group shares its number, and so its world.
-
-    Groups are numbered from `first`; with the seed, the number decides every sample.
-    """
+    """All attempts at all tasks at once. A group shares its number, and so its world."""
 
     places = asyncio.Semaphore(config.in_flight)
 
@@ -125,7 +121,7 @@ async def collect(
         return episode
 
     size = config.group_size
-    attempts = [attempt(i, task, n) for i, task in enumerate(tasks, first) for n in range(size)]
+    attempts = [attempt(i, task, n) for i, task in enumerate(tasks) for n in range(size)]
     episodes = await asyncio.gather(*attempts)
     return [Group(task, tuple(episodes[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
