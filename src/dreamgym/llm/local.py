@@ -1,6 +1,7 @@
 """A batched engine over Hugging Face weights: sessions keep their keys and values between turns.
 
-Requests that wait are taken in at every token (continuous batching). Where several engines share
+Requests that wait are taken in at every token (continuous batching), and copy what another session has
+read of their prompt. Where several engines share
 the cores, one drains its batch before the next begins, so that batches stay full.
 """
 
@@ -185,19 +186,19 @@ class LocalLLM:
             slot.ids, slot.used = [], 0
 
     def _take_in(self) -> list[_Request]:
-        """Give slots to those that wait, in order."""
+        """Give slots to those that wait, in order, while there are any."""
         fresh: list[_Request] = []
         later: list[_Request] = []
         for request in self._waiting:
-            (fresh if self._admit(request, fresh) else later).append(request)
-        self._waiting = later
+            free = [i for i, slot in enumerate(self._slots) if not slot.busy]
+            if not free:
+                break
+            (fresh if self._admit(request, free, fresh) else later).append(request)
+        self._waiting = later + self._waiting[len(fresh) + len(later) :]
         return fresh
 
-    def _admit(self, request: _Request, fresh: Sequence[_Request]) -> bool:
+    def _admit(self, request: _Request, free: Sequence[int], fresh: Sequence[_Request]) -> bool:
         """Its own slot, or a free one with what another slot has read of its prompt."""
-        free = [i for i, slot in enumerate(self._slots) if not slot.busy]
-        if not free:
-            return False
         own = [i for i in free if request.session and self._slots[i].session == request.session]
         # an unused one with the lowest number, else the longest unused one
         number = own[0] if own else min(free, key=lambda i: (self._slots[i].used, i))
