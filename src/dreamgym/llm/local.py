@@ -1,8 +1,8 @@
 """A batched engine over Hugging Face weights: sessions keep their keys and values between turns.
 
-Requests that wait are taken in at every token (continuous batching), and copy what another session
-has read of their prompt. Where several engines share the cores, one drains its batch before the next
-begins, so that batches stay full.
+Requests that wait are taken in at every token (continuous batching), and copy what another
+session has read of their prompt. Where several engines share the cores, one drains its batch before
+the next begins, so that batches stay full.
 """
 
 from __future__ import annotations
