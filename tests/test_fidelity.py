@@ -14,9 +14,9 @@ from dreamgym.envs.alfworld.fast import FastGame
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
-from dreamgym.experience.corpus import transition_conversation
+from dreamgym.experience.corpus import transition_conversations
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.experience.prompts import Answer, answer_text
+from dreamgym.experience.prompts import Answer, Telling, answer_text
 from dreamgym.fidelity import Fidelity, next_state_fidelity
 from dreamgym.llm.base import Message
 from dreamgym.llm.scripted import ScriptedLLM
@@ -24,31 +24,30 @@ from dreamgym.types import Episode
 
 TEXT = AlfworldText()
 Prompt = Sequence[Message]
+Logs = list[tuple[Episode, Annotation]]
 
 
 @pytest.fixture(scope="module")
-def logs() -> tuple[list[Episode], list[Annotation]]:
-    episodes, annotations = [], []
+def logs() -> Logs:
+    played: Logs = []
     for index, game in enumerate(generate_games(6, seed=31)):
         agent = ("expert", "noisy", "random")[index % 3]
-        episodes.append(demonstrate(game, agent, seed=0, max_turns=25))
-        annotations.append(TEXT.annotate(episodes[-1], true_household(FastGame(game))))
-    return episodes, annotations
+        episode = demonstrate(game, agent, seed=0, max_turns=25)
+        played.append((episode, TEXT.annotate(episode, true_household(FastGame(game)))))
+    return played
 
 
-def score(
-    logs: tuple[list[Episode], list[Annotation]], answer: Callable[[Prompt], str], retries: int = 3
-) -> Fidelity:
+def score(logs: Logs, answer: Callable[[Prompt], str], retries: int = 3) -> Fidelity:
     config = ExperienceConfig(k=0, retries=retries)
     model = ExperienceModel(ScriptedLLM(answer), TEXT, config)
-    return asyncio.run(next_state_fidelity(model, *logs))
+    return asyncio.run(next_state_fidelity(model, logs))
 
 
-def truth(logs: tuple[list[Episode], list[Annotation]]) -> Callable[[Prompt], str]:
+def truth(logs: Logs) -> Callable[[Prompt], str]:
     """The right answer to every prompt that the logs contain."""
     book = {}
-    for episode, annotation in zip(*logs, strict=True):
-        talk = transition_conversation(episode, annotation)
+    for log in logs:
+        (talk,) = transition_conversations(*log, Telling())
         for end in range(3, len(talk), 3):
             book[tuple(talk[:end])] = talk[end].text
     return lambda prompt: book[tuple(prompt)]
@@ -61,19 +60,19 @@ def repeat(prompt: Prompt) -> str:
     return answer_text(Answer(last, 0.0, False))
 
 
-def test_a_perfect_model_scores_one(logs: tuple[list[Episode], list[Annotation]]) -> None:
+def test_a_perfect_model_scores_one(logs: Logs) -> None:
     found = score(logs, truth(logs))
-    turns = sum(len(episode.turns) for episode in logs[0])
+    turns = sum(len(episode.turns) for episode, _ in logs)
     assert found.exact.value == found.refused.value == found.reward.value == 1.0
     assert found.exact.total == found.reward.total == found.copied.total == turns
     assert found.false_success.hits == found.missed_success.hits == 0
-    assert found.missed_success.total == sum(episode.success for episode in logs[0]) > 0
+    assert found.missed_success.total == sum(episode.success for episode, _ in logs) > 0
     assert found.refused.total > 0
     assert not found.faults
 
 
 def test_a_model_that_repeats_the_last_state_scores_the_baseline(
-    logs: tuple[list[Episode], list[Annotation]],
+    logs: Logs,
 ) -> None:
     found = score(logs, repeat)
     assert found.exact == found.copied
@@ -82,7 +81,7 @@ def test_a_model_that_repeats_the_last_state_scores_the_baseline(
 
 
 def test_a_model_that_always_pays_is_seen_through(
-    logs: tuple[list[Episode], list[Annotation]],
+    logs: Logs,
 ) -> None:
     found = score(logs, lambda prompt: answer_text(Answer("You won.", 1.0, True)))
     assert found.false_success.value == 1.0 and found.missed_success.hits == 0
@@ -91,7 +90,7 @@ def test_a_model_that_always_pays_is_seen_through(
 
 
 def test_an_unreadable_answer_is_wrong_and_is_not_asked_again(
-    logs: tuple[list[Episode], list[Annotation]],
+    logs: Logs,
 ) -> None:
     found = score(logs, lambda prompt: "hm", retries=3)
     assert found.exact.hits == found.reward.hits == found.refused.hits == 0
@@ -100,7 +99,7 @@ def test_an_unreadable_answer_is_wrong_and_is_not_asked_again(
 
 
 def test_one_wrong_answer_is_one_wrong_answer(
-    logs: tuple[list[Episode], list[Annotation]],
+    logs: Logs,
 ) -> None:
     right = truth(logs)
     first = logs[0][0].task.first_state
@@ -115,16 +114,16 @@ def test_one_wrong_answer_is_one_wrong_answer(
 
 
 def test_the_true_past_is_shown_whatever_the_model_said_before(
-    logs: tuple[list[Episode], list[Annotation]],
+    logs: Logs,
 ) -> None:
     llm = ScriptedLLM(lambda prompt: answer_text(Answer("wrong", 0.0, False)))
     model = ExperienceModel(llm, TEXT, ExperienceConfig(k=0))
-    asyncio.run(next_state_fidelity(model, *logs))
+    asyncio.run(next_state_fidelity(model, logs))
     assert not any("wrong" in message.text for prompt in llm.prompts for message in prompt)
 
 
-def test_the_numbers_can_be_saved(logs: tuple[list[Episode], list[Annotation]]) -> None:
+def test_the_numbers_can_be_saved(logs: Logs) -> None:
     data = json.loads(json.dumps(score(logs, repeat).data()))
     assert data["exact"]["value"] == data["copied"]["hits"] / data["copied"]["total"]
-    none = json.loads(json.dumps(score(([], []), repeat).data()))
+    none = json.loads(json.dumps(score([], repeat).data()))
     assert none["exact"] == {"hits": 0, "total": 0, "value": None}

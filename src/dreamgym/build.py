@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +24,11 @@ from dreamgym.envs.alfworld.games import Game, content_hash, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
+from dreamgym.experience.confidence import Calibration, calibrate
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.fidelity import predict
 from dreamgym.llm.copying import write_copying
 from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
@@ -35,6 +38,11 @@ from dreamgym.replay.store import ReplayStore
 from dreamgym.types import DreamGymError, Episode, Task
 
 OnTokens = Callable[[int, float], None]
+CALIBRATION = "calibration.json"
+_HELD_OUT = 25
+"""One of so many offline episodes is kept out of the fit, for calibration."""
+_CALIBRATED = 60
+"""Episodes that calibration reads at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +111,28 @@ def fill_store(
     return counts
 
 
+Logs = Sequence[tuple[Episode, Annotation]]
+"""Offline episodes and what hindsight makes of them."""
+
+
+def read_logs(store: ReplayStore) -> Logs:
+    """The store's offline episodes, read with hindsight."""
+    text = AlfworldText()
+    return [(e, text.annotate(e)) for e in store.episodes(world="real", split="train")]
+
+
 def experience_rows(
-    cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore, encoder: Encoder
+    cfg: RunConfig, logs: Logs, store: ReplayStore, encoder: Encoder
 ) -> tuple[list[Row], list[Row]]:
     """Rows of transitions, and all others; those longer than the context are left out."""
     retriever = LexicalRetriever.from_store(store) if cfg.experience.k else None
     corpus = experience_corpus(
-        episodes, AlfworldText(), retriever=retriever, k=cfg.experience.k, seed=cfg.seed
+        logs, AlfworldText(), cfg.experience, retriever=retriever, seed=cfg.seed
     )
     others = corpus.guesses
     if cfg.offline.acting:
-        logs = store.episodes(world="real", split="train", agent="noisy", success=True)
-        others = others + [acting_conversation(episode) for episode in logs]
+        noisy = store.episodes(world="real", split="train", agent="noisy", success=True)
+        others = others + [acting_conversation(episode) for episode in noisy]
 
     def rows(conversations: Sequence[Conversation]) -> list[Row]:
         made = (conversation_row(messages, encoder) for messages in conversations)
@@ -123,19 +141,26 @@ def experience_rows(
     return rows(corpus.transitions), rows(others)
 
 
-def corpus_texts(cfg: RunConfig, episodes: Sequence[Episode], store: ReplayStore) -> list[str]:
+def corpus_texts(cfg: RunConfig, logs: Logs) -> list[str]:
     """What the tokenizer is trained on: a sample of the offline text as it will be prompted."""
-    sample = episodes[:: max(1, len(episodes) // 400)]
-    corpus = experience_corpus(sample, AlfworldText(), retriever=None, k=0, seed=cfg.seed)
+    sample = logs[:: max(1, len(logs) // 400)]
+    corpus = experience_corpus(
+        sample, AlfworldText(), cfg.experience, retriever=None, seed=cfg.seed
+    )
     told = corpus.transitions + corpus.guesses
     return [message.text for messages in told for message in messages]
 
 
 def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: OnTokens) -> float:
-    """Tokenizer and experience model from the store's offline episodes (Eq. 5), into `folder`."""
-    episodes = list(store.episodes(world="real", split="train"))
-    tokenizer = train_tokenizer(corpus_texts(cfg, episodes, store), cfg.model.vocab_size)
-    transitions, others = experience_rows(cfg, episodes, store, Encoder(tokenizer))
+    """Tokenizer and experience model from the store's offline episodes (Eq. 5), into `folder`.
+
+    A few episodes are kept out of it: on them the model's confidence is calibrated.
+    """
+    every = read_logs(store)
+    held_out = every[_HELD_OUT - 1 :: _HELD_OUT]
+    logs = [log for index, log in enumerate(every, 1) if index % _HELD_OUT]
+    tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
+    transitions, others = experience_rows(cfg, logs, store, Encoder(tokenizer))
     torch.manual_seed(cfg.seed)
     model = make_llama(
         len(tokenizer),
@@ -157,7 +182,16 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
         on_step=on_step,
     )
     save_model(model, tokenizer, folder)
+    _calibrate(cfg, store, folder, held_out[:_CALIBRATED])
     return loss
+
+
+def _calibrate(cfg: RunConfig, store: ReplayStore, experience: Path, logs: Logs) -> None:
+    dream = make_dream(cfg, store, experience)
+    predictions = asyncio.run(predict(dream.model, logs))
+    told = [p.answer for p in predictions if p.answer is not None]
+    right = [p.exact for p in predictions if p.answer is not None]
+    calibrate([answer.logprob for answer in told], right).save(experience / CALIBRATION)
 
 
 def clone_policy(
@@ -195,15 +229,14 @@ def first_states(games: Iterable[Game]) -> list[Task]:
 
 def held_out_episodes(
     games: Sequence[Game], seed: int, number: int = 60
-) -> tuple[list[Episode], list[Annotation]]:
+) -> list[tuple[Episode, Annotation]]:
     """Noisy and random play on held-out games with the true hidden state, for an audit."""
-    episodes, annotations = [], []
+    logs = []
     for index, game in enumerate(games[:number]):
         agent = ("noisy", "random")[index % 2]
         episode = demonstrate(game, agent, seed=seed, max_turns=20)
-        episodes.append(episode)
-        annotations.append(AlfworldText().annotate(episode, true_household(FastGame(game))))
-    return episodes, annotations
+        logs.append((episode, AlfworldText().annotate(episode, true_household(FastGame(game)))))
+    return logs
 
 
 def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWorld:
@@ -211,9 +244,8 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
     model, tokenizer = load_model(experience)
     text = AlfworldText()
     known: dict[str, dict[str, str]] = {}
-    for episode in store.episodes(world="real", split="train"):
-        start = text.annotate(episode).start
-        known[episode.task.id] = {**start, **known.get(episode.task.id, {})}
+    for episode, annotation in read_logs(store):
+        known[episode.task.id] = {**annotation.start, **known.get(episode.task.id, {})}
     return DreamWorld(
         ExperienceModel(
             LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight),
@@ -221,6 +253,7 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
             cfg.experience,
             retriever=LexicalRetriever.from_store(store) if cfg.experience.k else None,
             known=known,
+            calibration=Calibration.load(experience / CALIBRATION),
         )
     )
 

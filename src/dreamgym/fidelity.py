@@ -10,9 +10,23 @@ from typing import Any
 
 from dreamgym.envs.text import Annotation
 from dreamgym.evaluate import Rate
-from dreamgym.experience.corpus import transition_conversation
+from dreamgym.experience.corpus import asked_turns
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.prompts import Answer
 from dreamgym.types import DreamFault, Episode, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the experience model says of one real transition, shown its true past."""
+
+    turn: int
+    step: Transition
+    answer: Answer | None  # None where it could not be read
+
+    @property
+    def exact(self) -> bool:
+        return self.answer is not None and self.answer.next_state == self.step.next_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,58 +54,68 @@ class Fidelity:
 
 
 async def next_state_fidelity(
-    model: ExperienceModel, episodes: Sequence[Episode], annotations: Sequence[Annotation]
+    model: ExperienceModel, logs: Sequence[tuple[Episode, Annotation]]
 ) -> Fidelity:
-    """Each transition is predicted from its true past (teacher-forced), without a second try.
+    """The experience model alone, without rules, guards or a second try.
 
-    `annotations` carry the hidden state to be given: the true one for the bar in worlds.md, or what
+    Annotations carry the hidden state to be given: the true one for the bar in worlds.md, or what
     hindsight found. A fault counts as a wrong prediction here, for it is the model that is judged.
     """
-    strict = ExperienceModel(
-        model.llm, model.text, _strict(model.config), retriever=model.retriever
+    strict = strictly(model)
+    return summarise(await predict(strict, logs), strict)
+
+
+def strictly(model: ExperienceModel) -> ExperienceModel:
+    """The same model, greedy and asked once."""
+    return ExperienceModel(
+        model.llm,
+        model.text,
+        _strict(model.config),
+        retriever=model.retriever,
+        calibration=model.calibration,
     )
-    pairs = await asyncio.gather(
-        *(
-            _one(strict, episode, annotation, f"audit/{i}")
-            for i, (episode, annotation) in enumerate(zip(episodes, annotations, strict=True))
-        )
-    )
-    rows = [row for pair in pairs for row in pair]
-    return _summarise(rows, strict)
 
 
 def _strict(config: ExperienceConfig) -> ExperienceConfig:
-    return config.model_copy(update={"retries": 0, "temperature": 0.0})
+    return config.model_copy(update={"retries": 0, "temperature": 0.0, "min_confidence": 0.0})
+
+
+async def predict(
+    model: ExperienceModel, logs: Sequence[tuple[Episode, Annotation]]
+) -> list[Prediction]:
+    """Each transition predicted from its true past (teacher-forced), in the logs' order."""
+    told = await asyncio.gather(
+        *(_one(model, *entry, f"audit/{i}") for i, entry in enumerate(logs))
+    )
+    return [prediction for episode in told for prediction in episode]
 
 
 async def _one(
     model: ExperienceModel, episode: Episode, annotation: Annotation, session: str
-) -> list[tuple[Transition, Any]]:
-    messages = transition_conversation(
-        episode, annotation, retriever=model.retriever, k=model.config.k
-    )
-    rows = []
-    for index, step in enumerate(episode.transitions()):
+) -> list[Prediction]:
+    asked = asked_turns(episode, annotation, model.config, retriever=model.retriever)
+    predictions = []
+    for turn, (step, (prompt, _)) in enumerate(zip(episode.transitions(), asked, strict=True)):
         try:
-            answer, _ = await model.answer(messages[: 3 * index + 3], session, index)
+            answer, _ = await model.answer(prompt, session, turn)
         except DreamFault:
             answer = None
-        rows.append((step, answer))
+        predictions.append(Prediction(turn, step, answer))
     await model.llm.release(session)
-    return rows
+    return predictions
 
 
-def _summarise(rows: Sequence[tuple[Transition, Any]], model: ExperienceModel) -> Fidelity:
+def summarise(predictions: Sequence[Prediction], model: ExperienceModel) -> Fidelity:
+    """Rates over predictions."""
+
     def rate(hits: Sequence[bool]) -> Rate:
         return Rate(sum(hits), len(hits))
 
-    def same(step: Transition, answer: Any) -> bool:
-        return answer is not None and answer.next_state == step.next_state
-
+    rows = [(p.step, p.answer) for p in predictions]
     return Fidelity(
-        exact=rate([same(s, a) for s, a in rows]),
+        exact=rate([p.exact for p in predictions]),
         copied=rate([s.state == s.next_state for s, _ in rows]),
-        refused=rate([same(s, a) for s, a in rows if s.next_state == model.text.failure]),
+        refused=rate([p.exact for p in predictions if p.step.next_state == model.text.failure]),
         reward=rate([a is not None and (a.reward, a.done) == (s.reward, s.done) for s, a in rows]),
         false_success=rate([a is not None and a.reward > 0 for s, a in rows if s.reward == 0]),
         missed_success=rate([a is None or a.reward == 0 for s, a in rows if s.reward > 0]),

@@ -108,10 +108,10 @@ def _fit(job: Job, store: ReplayStore) -> dict[str, Any]:
 def _audit(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     """The dream's next states on held-out games, with the true hidden state given."""
     dream = build.make_dream(job.cfg, store, job.path / "experience")
-    episodes, annotations = build.held_out_episodes(games.eval, job.cfg.seed)
-    with job.progress.bar("audit the dream", len(episodes)) as tick:
-        result = asyncio.run(next_state_fidelity(dream.model, episodes, annotations))
-        tick(len(episodes), f"exact {result.exact.value:.0%}")
+    logs = build.held_out_episodes(games.eval, job.cfg.seed)
+    with job.progress.bar("audit the dream", len(logs)) as tick:
+        result = asyncio.run(next_state_fidelity(dream.model, logs))
+        tick(len(logs), f"exact {result.exact.value:.0%}")
     return result.data()
 
 
@@ -239,7 +239,7 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     return {
         "steps": cfg.steps,
         "faults": dict(world.model.faults),
-        "answers": world.model.answers,
+        **world.model.tally,
         "variants": len(curriculum.variants),
         "refused": dict(curriculum.refused),
         "real_transitions_online": store.real_transitions(run_name(cfg)),

@@ -70,7 +70,15 @@ async def play(
             result = await _step(env, action or "", config.timeout_s, world)
             invalid = 0 if action and result.valid else invalid + 1
             turns.append(
-                Turn(state, action or "", result.reward, result.state, result.valid, completion)
+                Turn(
+                    state,
+                    action or "",
+                    result.reward,
+                    result.state,
+                    result.valid,
+                    completion,
+                    result.by,
+                )
             )
             if result.ending is not None:
                 ending = result.ending

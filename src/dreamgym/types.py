@@ -9,6 +9,7 @@ from enum import StrEnum, auto
 from typing import Literal
 
 World = Literal["dream", "real"]
+By = Literal["world", "model", "rule"]
 
 
 class Ending(StrEnum):
@@ -70,6 +71,7 @@ class Completion:
     ids: tuple[int, ...] = ()  # (T,), with the end token where one was written
     logprobs: tuple[float, ...] = ()  # (T,), of the sampling distribution
     prompt_ids: tuple[int, ...] = ()  # everything the model saw before `ids`
+    pieces: tuple[str, ...] = ()  # each token's own text, where the model tells
     finish_reason: Literal["stop", "length"] = "stop"
 
 
@@ -81,6 +83,7 @@ class StepResult:
     reward: float
     ending: Ending | None = None
     valid: bool = True  # whether the world accepted the action
+    by: By = "world"  # who says so: in a dream the experience model, or a rule that is certain
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward) or not 0.0 <= self.reward <= 1.0:
@@ -97,6 +100,7 @@ class Turn:
     next_state: str
     valid: bool = True
     completion: Completion | None = None  # absent where the agent is not a language model
+    by: By = "world"  # who answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def test_a_dream_and_the_real_world_refuse_the_same() -> None:
             assert (turn.action, turn.valid, turn.reward) == ("", False, 0.0)
             assert turn.next_state == NOTHING_HAPPENS
             assert turn.completion is not None and turn.completion.text == written
-    assert model.answers == 0
+    assert model.tally["answers"] == 0
 
 
 def test_prose_is_an_invalid_turn_and_the_episode_goes_on() -> None:  # P013

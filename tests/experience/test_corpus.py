@@ -16,11 +16,11 @@ from dreamgym.experience.corpus import (
     HIDDEN_SHARE,
     experience_corpus,
     hidden_conversation,
-    transition_conversation,
+    transition_conversations,
     variant_conversations,
 )
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.experience.prompts import VARIANT_REQUEST
+from dreamgym.experience.prompts import VARIANT_REQUEST, Telling
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.retrieve import LexicalRetriever
@@ -66,7 +66,8 @@ def test_retrieval_never_shows_the_task_that_is_learnt(
 ) -> None:
     episodes, retriever = logs
     for episode in episodes:
-        talk = transition_conversation(episode, TEXT.annotate(episode), retriever=retriever, k=2)
+        telling, annotation = Telling(k=2), TEXT.annotate(episode)
+        (talk,) = transition_conversations(episode, annotation, telling, retriever=retriever)
         looked_up = shown([m.text for m in talk if m.role == "system"])
         assert len(looked_up) == 2 * len(episode.turns)
         assert not any(f"[{episode.task.id}]" in line for line in looked_up)
@@ -78,7 +79,8 @@ def test_nor_does_the_dream_show_the_task_that_is_dreamt(
     episodes, retriever = logs
     model = ExperienceModel(ScriptedLLM([]), TEXT, ExperienceConfig(k=5), retriever=retriever)
     for episode in episodes:
-        lookup = model.ask(episode.turns[0].state, episode.turns[0].action, [], episode.task)[1]
+        turn = episode.turns[0]
+        lookup = model.ask([], turn.state, turn.action, [], episode.task)[-1]
         assert len(shown([lookup.text])) == 5
         assert f"[{episode.task.id}]" not in lookup.text
 
@@ -87,7 +89,7 @@ def test_training_and_dreaming_build_the_same_messages() -> None:
     task = toy_tasks(1)[0]
     episode = lived(task)
     annotation = TEXT.annotate(episode)
-    learnt = transition_conversation(episode, annotation)
+    (learnt,) = transition_conversations(episode, annotation, Telling())
     world = toy_dream(known={task.id: annotation.start})
 
     async def dream() -> None:
@@ -148,10 +150,13 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
 
 def test_what_follows_is_kept_apart_from_what_is_partly_chance() -> None:
     episodes = [lived(task) for task in toy_tasks(200)]
-    corpus = experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)
-    assert corpus.transitions == [transition_conversation(e, TEXT.annotate(e)) for e in episodes]
+    logs = [(episode, TEXT.annotate(episode)) for episode in episodes]
+    corpus = experience_corpus(logs, TEXT, Telling(), retriever=None, seed=0)
+    assert corpus.transitions == [
+        talk for log in logs for talk in transition_conversations(*log, Telling())
+    ]
     questions = [talk[1].text for talk in corpus.guesses]
     hidden = sum(question.startswith("What is at") for question in questions)
     assert abs(hidden / len(episodes) - HIDDEN_SHARE) < 0.1  # three standard deviations
     assert questions.count(VARIANT_REQUEST) == len(questions) - hidden > 0
-    assert corpus == experience_corpus(episodes, TEXT, retriever=None, k=0, seed=0)
+    assert corpus == experience_corpus(logs, TEXT, Telling(), retriever=None, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from toy_dreams import BOXES, dream_the_toy, fact, facts_of, toy_dream
@@ -79,7 +80,8 @@ def test_with_the_real_hidden_state_the_dream_answers_as_the_real_world(task: Ta
         return told
 
     dreamt, lived = asyncio.run(both())
-    assert dreamt == lived
+    assert [replace(result, by="world") for result in dreamt] == lived
+    assert {result.by for result in dreamt} == {"model", "rule"}
 
 
 def test_an_unreadable_answer_ends_the_episode_as_a_dream_fault_without_a_reward() -> None:
@@ -124,7 +126,7 @@ def test_a_reward_for_an_action_that_failed_is_a_contradiction() -> None:
 @pytest.mark.parametrize("facts", [[], ["You carry the coin."], ["In the box 3, there is a key."]])
 def test_a_success_that_the_dreams_own_facts_do_not_support_is_spurious(facts: list[str]) -> None:
     solve = dream_the_toy()
-    claim = answer_text(Answer("You won.", 1.0, True, facts=tuple(facts)))
+    claim = answer_text(Answer(" ".join(["You won.", *facts]), 1.0, True))
     world = toy_dream(ScriptedLLM(lambda p: claim if p[-2].text == "look" else solve(p)))
     episode = play_actions(world, ["open box 1", "look"])
     assert (episode.ending, episode.fault) == (Ending.DREAM_FAULT, "SPURIOUS")
@@ -133,7 +135,7 @@ def test_a_success_that_the_dreams_own_facts_do_not_support_is_spurious(facts: l
 
 def test_a_refused_answer_leaves_no_facts_behind() -> None:
     """What a spurious claim says of the world is forgotten with it."""
-    claim = answer_text(Answer("You won.", 1.0, True, facts=("In the box 2, there is a key.",)))
+    claim = answer_text(Answer("You won. In the box 2, there is a key.", 1.0, True))
     good = answer_text(Answer("You see nothing.", 0.0, False))
     world = toy_dream(ScriptedLLM([claim, good]), known={TASK.id: facts_of(TASK)})
 
@@ -149,11 +151,11 @@ def test_a_refused_answer_leaves_no_facts_behind() -> None:
 def test_where_the_facts_judge_the_models_word_is_only_counted() -> None:
     """A claim without the fact pays nothing and ends nothing; the fact pays without a claim."""
     claim = answer_text(Answer("You won.", 1.0, True))
-    silent = answer_text(Answer("Hm.", 0.0, False, facts=("You carry the key.",)))
+    silent = answer_text(Answer("You carry the key.", 0.0, False))
     world = toy_dream(ScriptedLLM([claim, silent]), known={TASK.id: facts_of(TASK)}, judge="facts")
     results = asyncio.run(steps(world.make_env(TASK, 0), TASK, ["look", "look"]))
     assert [(r.reward, r.ending) for r in results] == [(0.0, None), (1.0, Ending.DONE)]
-    assert world.model.disagreed == 2 and not world.model.faults
+    assert world.model.tally["disagreed"] == 2 and not world.model.faults
 
 
 @pytest.mark.parametrize("judge", ["facts", "model"])
@@ -163,18 +165,18 @@ def test_where_no_rule_can_tell_the_models_word_counts(judge: str) -> None:
     model = ExperienceModel(ScriptedLLM([claim]), PlainText(), config)
     result = asyncio.run(steps(DreamWorld(model).make_env(TASK, 0), TASK, ["look"]))[0]
     assert (result.reward, result.ending) == (1.0, Ending.DONE)
-    assert model.disagreed == 0 and not model.faults
+    assert model.tally["disagreed"] == 0 and not model.faults
 
 
 @pytest.mark.parametrize(("rules", "asked"), [(True, 1), (False, 2)])
 def test_what_the_facts_rule_out_is_refused_without_asking_the_model(
     rules: bool, asked: int
 ) -> None:
-    carried = answer_text(Answer("x", 0.0, False, facts=("You carry the coin.",)))
+    carried = answer_text(Answer("You carry the coin.", 0.0, False))
     world = toy_dream(ScriptedLLM([carried] * 2), known={TASK.id: facts_of(TASK)}, rules=rules)
     results = asyncio.run(steps(world.make_env(TASK, 0), TASK, ["look", "look"]))
-    assert world.model.answers == asked and world.model.refused == 2 - asked
-    failed = StepResult(NOTHING_HAPPENS, 0.0, None, valid=False)
+    assert world.model.tally["answers"] == asked and world.model.tally["refused"] == 2 - asked
+    failed = StepResult(NOTHING_HAPPENS, 0.0, None, valid=False, by="rule")
     assert (results[1] == failed) is rules
 
 
@@ -183,8 +185,8 @@ def test_an_action_outside_the_grammar_fails_and_no_model_is_asked(action: str) 
     world = toy_dream()
     env = world.make_env(TASK, 0)
     result = asyncio.run(steps(env, TASK, [action]))[0]
-    assert result == StepResult(NOTHING_HAPPENS, 0.0, None, valid=False)
-    assert world.model.answers == 0 and world.model.refused == 1
+    assert result == StepResult(NOTHING_HAPPENS, 0.0, None, valid=False, by="rule")
+    assert world.model.tally["answers"] == 0 and world.model.tally["refused"] == 1
 
 
 @pytest.mark.parametrize("action", SMUGGLED)
@@ -228,7 +230,7 @@ def test_a_group_shares_its_hidden_state_and_another_group_has_its_own() -> None
 
 
 def test_attempts_of_one_group_do_not_write_into_each_other() -> None:
-    told = '{"next_state":"x","reward":0,"done":false,"facts":["In the box 1, there is a ghost."]}'
+    told = '{"next_state":"In the box 1, there is a ghost.","reward":0,"done":false}'
     llm = ScriptedLLM(lambda prompt: told)
     world = toy_dream(llm, known={TASK.id: {box: fact(box, "key") for box in BOXES}})
 
@@ -242,8 +244,8 @@ def test_attempts_of_one_group_do_not_write_into_each_other() -> None:
     assert asyncio.run(two()) == [fact("box 1", "ghost"), fact("box 1", "key")]
 
 
-def test_a_fact_the_model_writes_is_looked_up_by_later_actions() -> None:
-    told = '{"next_state":"x","reward":0,"done":false,"facts":["In the box 2, there is a ghost."]}'
+def test_a_fact_that_an_answer_tells_is_looked_up_by_later_actions() -> None:
+    told = '{"next_state":"In the box 2, there is a ghost.","reward":0,"done":false}'
     llm = ScriptedLLM(lambda prompt: told)
     world = toy_dream(llm, known={TASK.id: {box: fact(box, "key") for box in BOXES}})
     asyncio.run(steps(world.make_env(TASK, 0), TASK, ["open box 2", "open box 2"]))

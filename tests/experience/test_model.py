@@ -57,7 +57,7 @@ def test_an_unreadable_answer_is_asked_for_once_more(kind: str) -> None:
     answer, message = asyncio.run(model.answer(PROMPT, "s", 7))
     assert answer.next_state == "You see nothing."
     assert message == Message("assistant", GOOD)
-    assert model.faults == {kind: 1} and model.answers == 2
+    assert model.faults == {kind: 1} and model.tally["answers"] == 2
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
@@ -66,7 +66,7 @@ def test_after_the_retry_it_is_a_fault_with_its_class(kind: str) -> None:
     with pytest.raises(DreamFault) as caught:
         asyncio.run(model.answer(PROMPT, "s", 7))
     assert caught.value.kind == kind
-    assert model.faults == {kind: 2} and model.answers == 2
+    assert model.faults == {kind: 2} and model.tally["answers"] == 2
 
 
 def test_the_second_try_is_another_draw_from_the_same_prompt() -> None:
@@ -84,7 +84,7 @@ def test_without_retries_nothing_is_asked_again() -> None:
     model = model_over("?", GOOD, retries=0)
     with pytest.raises(DreamFault):
         asyncio.run(model.answer(PROMPT, "s", 7))
-    assert model.answers == 1
+    assert model.tally["answers"] == 1
 
 
 def test_facts_that_logs_have_shown_are_taken_over_and_the_rest_is_asked_for() -> None:

@@ -202,21 +202,16 @@ def test_p025_what_libraries_let_through_is_refused(said: str, kind: str | None)
         assert fault(body(said)) == kind
 
 
-@pytest.mark.parametrize("key", ["reward", "done", "next_state", "facts"])
+@pytest.mark.parametrize("key", ["reward", "done", "next_state", "x"])
 def test_p025_a_key_that_stands_twice_is_refused(key: str) -> None:
     twice = {"reward": '"reward":0', "done": '"done":false', "next_state": '"next_state":"b"'}
-    text = WON[:-1] + "," + twice.get(key, '"facts":[],"facts":[]') + "}"
+    text = WON[:-1] + "," + twice.get(key, '"x":[],"x":[]') + "}"
     assert fault(text) == "REFUSED"
 
 
 @pytest.mark.parametrize("done", ["1", "0", '"true"', "null", "[]"])
 def test_p025_done_is_true_or_false_and_nothing_else(done: str) -> None:
     assert fault(body("0", done)) == "UNREPAIRABLE"
-
-
-@pytest.mark.parametrize("facts", ['"a"', "[1]", "[null]", '{"a":"b"}', "null"])
-def test_facts_are_sentences(facts: str) -> None:
-    assert fault(f'{{"next_state":"a","reward":0,"done":false,"facts":{facts}}}') == "UNREPAIRABLE"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +247,6 @@ answers = st.builds(
     reward=st.just(0.0),
     done=st.booleans(),
     reason=st.text(st.sampled_from("ab .,{}[]\n"), max_size=30).map(str.strip),
-    facts=st.lists(st.text(st.sampled_from("shelf 12.,"), max_size=12), max_size=3).map(tuple),
 )
 
 
@@ -265,7 +259,6 @@ def test_what_is_written_for_training_reads_as_it_was(answer: Answer) -> None:
         answer.reward,
         answer.done,
         answer.reason,
-        answer.facts,
         "OK_AFTER_STRIP" if answer.reason else "OK",
     )
 
@@ -295,7 +288,7 @@ PIECES = st.sampled_from(
             "é",
             "：",
         ),
-        *('"next_state":', '"reward":', '"done":', '"facts":["a"]', '"a"', "true", "false", "null"),
+        *('"next_state":', '"reward":', '"done":', '"a"', "true", "false", "null"),
         *(
             "0",
             "1",
@@ -315,7 +308,7 @@ PIECES = st.sampled_from(
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 objects = st.fixed_dictionaries(
     {"next_state": st.text(max_size=5), "reward": numbers, "done": numbers},
-    optional={"facts": st.lists(st.text(max_size=5)), "x": st.recursive(numbers, st.lists)},
+    optional={"x": st.recursive(numbers, st.lists)},
 ).map(json.dumps)
 texts = st.one_of(
     st.text(),
@@ -338,3 +331,21 @@ def test_any_text_is_an_answer_in_range_or_a_named_fault(text: str, finish: str)
         assert math.isfinite(answer.reward) and 0.0 <= answer.reward <= 1.0
         assert answer.next_state and isinstance(answer.done, bool)
         assert answer.done or answer.reward == 0.0
+
+
+def test_the_confidence_is_that_of_the_next_state_alone() -> None:
+    pieces = (
+        "<think>a</think>",
+        '{"next_state":',
+        '"The',
+        ' drawer"',
+        ',"reward":0',
+        ',"done":false}',
+    )
+    text = "".join(pieces)
+    logprobs = (-9.0, -8.0, -0.1, -0.3, -0.5, -7.0)
+    told = Completion(text, logprobs=logprobs, pieces=pieces)
+    # the piece with the comma belongs to both sides
+    assert math.isclose(read_answer(told).logprob, -0.3)
+    assert math.isclose(read_answer(Completion(text, logprobs=logprobs)).logprob, -24.9 / 6)
+    assert math.isnan(read_answer(Completion(text)).logprob)

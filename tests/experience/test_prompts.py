@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dreamgym.envs.text import Annotation, Note
-from dreamgym.experience.corpus import transition_conversation
+from dreamgym.experience.corpus import transition_conversations
 from dreamgym.experience.prompts import (
     Answer,
+    Telling,
     answer_text,
     hidden_question,
     lookup_message,
@@ -40,7 +41,7 @@ NOTES = (
 
 
 def test_the_messages_of_one_episode_are_these() -> None:
-    assert transition_conversation(HOME, Annotation(START, NOTES)) == [
+    assert transition_conversations(HOME, Annotation(START, NOTES), Telling())[0] == [
         Message("user", TASK.first_state),
         Message("user", "open drawer 1"),
         Message(
@@ -51,7 +52,7 @@ def test_the_messages_of_one_episode_are_these() -> None:
         Message(
             "assistant",
             '<think>It is closed.</think>{"next_state":"You open the drawer 1.",'
-            '"facts":["The drawer 1 is open. In it, you see nothing."],"reward":0,"done":false}',
+            '"reward":0,"done":false}',
         ),
         Message("user", "fly"),
         Message(
@@ -59,9 +60,7 @@ def test_the_messages_of_one_episode_are_these() -> None:
             "You are facing the drawer 1. You carry a pen 1."
             " The drawer 1 is open. In it, you see nothing. Task: put a pen in drawer.",
         ),
-        Message(
-            "assistant", '{"next_state":"Nothing happens.","facts":[],"reward":0,"done":false}'
-        ),
+        Message("assistant", '{"next_state":"Nothing happens.","reward":0,"done":false}'),
         Message("user", "move pen 1 to drawer 1"),
         Message(
             "system",
@@ -71,9 +70,29 @@ def test_the_messages_of_one_episode_are_these() -> None:
         Message(
             "assistant",
             '<think>The pen is wanted.</think>{"next_state":"You move the pen 1.",'
-            '"facts":["The drawer 1 is open. In it, you see a pen 1."],"reward":1,"done":true}',
+            '"reward":1,"done":true}',
         ),
     ]
+
+
+def test_without_history_every_turn_opens_with_the_state_before_it() -> None:
+    told = transition_conversations(HOME, Annotation(START, NOTES), Telling(history=False))
+    whole = transition_conversations(HOME, Annotation(START, NOTES), Telling())[0]
+    assert [talk[0].text for talk in told] == [turn.state for turn in HOME.turns]
+    assert [talk[1:] for talk in told] == [whole[1:4], whole[4:7], whole[7:10]]
+
+
+def test_without_reasoning_only_the_answers_lose_their_reasons() -> None:
+    (told,) = transition_conversations(HOME, Annotation(START, NOTES), Telling(reasoning=False))
+    whole = transition_conversations(HOME, Annotation(START, NOTES), Telling())[0]
+    assert [m.text for m in told] == [m.text.split("</think>")[-1] for m in whole]
+    assert any("<think>" in m.text for m in whole)
+
+
+def test_without_a_hidden_state_no_fact_is_looked_up() -> None:
+    (told,) = transition_conversations(HOME, Annotation(START, NOTES), Telling(hidden=False))
+    looked_up = [m.text for m in told if m.role == "system"]
+    assert looked_up == ["Task: put a pen in drawer."] * 3
 
 
 def test_an_instruction_that_the_first_state_does_not_tell_is_told() -> None:
@@ -102,4 +121,4 @@ def test_hidden_facts_and_harder_tasks_are_asked_for_in_these_words() -> None:
 
 def test_an_answer_is_compact_and_keeps_letters_as_they_are() -> None:
     text = answer_text(Answer('Say "é".', 0.5, True))
-    assert text == '{"next_state":"Say \\"é\\".","facts":[],"reward":0.5,"done":true}'
+    assert text == '{"next_state":"Say \\"é\\".","reward":0.5,"done":true}'

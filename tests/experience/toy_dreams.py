@@ -21,6 +21,8 @@ BOXES = ("box 1", "box 2", "box 3")
 _ACTION = re.compile(r"look|open box \d|take \w+")
 _WANTED = re.compile(r"take (?:the )?(\w+)")
 _FACT = re.compile(r"In the (box \d), there is a (\w+)\.")
+_TAKEN = re.compile(r"You take the (\w+)\.")
+_TOLD = re.compile(r"In the box \d, there is a \w+\.|You carry the \w+\.")
 _OPENED = re.compile(r"You open (box \d)\. In it, you see a (\w+)\.")
 
 
@@ -46,7 +48,25 @@ class ToyText:
         for turn in episode.turns:
             for box, thing in _OPENED.findall(turn.next_state):
                 start[box] = fact(box, thing)
-        return Annotation(start, tuple(_note(turn.action) for turn in episode.turns))
+        notes = (
+            Note(
+                f"So it is: {turn.action}.",
+                tuple(self.changes(start, turn.action, turn.next_state)),
+            )
+            for turn in episode.turns
+        )
+        return Annotation(start, tuple(notes))
+
+    def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
+        """What is taken is carried; other facts stand in the answer as they are."""
+        taken = [f"You carry the {thing}." for thing in _TAKEN.findall(next_state)]
+        return [*taken, *_TOLD.findall(next_state)]
+
+    def contradiction(self, facts: Mapping[str, str], action: str, next_state: str) -> str:
+        for box, thing in _OPENED.findall(next_state):
+            if facts.get(box, fact(box, thing)) != fact(box, thing):
+                return f"{box} holds no {thing}"
+        return ""
 
     def places(self, first_state: str) -> Sequence[str]:
         return BOXES
@@ -70,11 +90,6 @@ class ToyText:
 
     def retell(self, first_state: str, instruction: str) -> str:
         return first_state
-
-
-def _note(action: str) -> Note:
-    taken = _WANTED.fullmatch(action)
-    return Note(f"So it is: {action}.", (f"You carry the {taken[1]}.",) if taken else ())
 
 
 def dream_the_toy(orders: Sequence[Sequence[str]] = (THINGS,)) -> Callable[..., str]:
@@ -115,7 +130,7 @@ def _react(prompt: Sequence[Message]) -> Answer:
     if verb == "take" and name in seen.values():
         wanted = _WANTED.search(prompt[0].text)
         paid = float(wanted is not None and wanted[1] == name)
-        return Answer(f"You take the {name}.", paid, True, why, (f"You carry the {name}.",))
+        return Answer(f"You take the {name}.", paid, True, why)
     return Answer(NOTHING_HAPPENS, 0.0, False, why)
 
 

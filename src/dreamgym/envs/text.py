@@ -37,6 +37,14 @@ class WorldText(Protocol):
 
     def annotate(self, episode: Episode) -> Annotation: ...
 
+    def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
+        """The facts that an answer makes true, a sentence each: what `annotate` notes, live."""
+        ...
+
+    def contradiction(self, facts: Mapping[str, str], action: str, next_state: str) -> str:
+        """What in an answer cannot be true where these facts hold; empty where nothing is amiss."""
+        ...
+
     def places(self, first_state: str) -> Sequence[str]:
         """The entities whose hidden facts an episode needs from its start."""
         ...
@@ -75,6 +83,12 @@ class PlainText:
 
     def annotate(self, episode: Episode) -> Annotation:
         return Annotation({}, tuple(Note("", ()) for _ in episode.turns))
+
+    def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
+        return ()
+
+    def contradiction(self, facts: Mapping[str, str], action: str, next_state: str) -> str:
+        return ""
 
     def places(self, first_state: str) -> Sequence[str]:
         return ()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dreamgym.envs.text import Annotation, WorldText
 from dreamgym.experience.hidden import HiddenState
 from dreamgym.experience.prompts import (
     Answer,
-    action_message,
+    Telling,
     answer_text,
     hidden_question,
-    lookup_message,
     opening,
+    question,
     variant_messages,
 )
 from dreamgym.llm.base import Message
@@ -28,35 +28,55 @@ HIDDEN_SHARE = 0.25
 """Of the episodes that also teach what is hidden: what cannot be known is noise in a gradient."""
 
 
-def transition_conversation(
+def asked_turns(
     episode: Episode,
     annotation: Annotation,
+    telling: Telling,
     *,
     retriever: Retriever | None = None,
-    k: int = 0,
     episode_id: str | None = None,
-) -> Conversation:
-    """Every turn of an episode: action, what is looked up for it, reasoning, next state, reward.
+) -> Iterator[tuple[Conversation, Message]]:
+    """(what the experience model is shown, what it should answer), turn by turn.
 
     Retrieval never returns the episode's own transitions, nor another attempt's at its task.
     """
     hidden = HiddenState(annotation.start)
-    messages = [opening(episode.task)]
+    past: Conversation = [opening(episode.task)]
     for note, step in zip(annotation.notes, episode.transitions(), strict=True):
         similar = []
-        if retriever is not None and k:
+        if retriever is not None and telling.k:
             hits = retriever.similar(
-                step.state, step.action, k, exclude_task=episode.task.id, exclude_episode=episode_id
+                step.state,
+                step.action,
+                telling.k,
+                exclude_task=episode.task.id,
+                exclude_episode=episode_id,
             )
             similar = [(hit.row.action, hit.row.next_state) for hit in hits]
-        answer = Answer(step.next_state, step.reward, step.done, note.reason, note.facts)
-        messages += [
-            action_message(step.action),
-            lookup_message(hidden.about(step.action), similar, episode.task.instruction),
-            Message("assistant", answer_text(answer)),
-        ]
+        facts = hidden.about(step.action)
+        asked = question(telling, past, step.state, step.action, facts, similar, episode.task)
+        reason = note.reason if telling.reasoning else ""
+        answer = Answer(step.next_state, step.reward, step.done, reason)
+        told = Message("assistant", answer_text(answer))
+        yield asked, told
+        past = [*asked, told]
         hidden.update(note.facts)
-    return messages
+
+
+def transition_conversations(
+    episode: Episode,
+    annotation: Annotation,
+    telling: Telling,
+    *,
+    retriever: Retriever | None = None,
+    episode_id: str | None = None,
+) -> list[Conversation]:
+    """An episode as one conversation; without history, as one of every turn."""
+    turns = list(
+        asked_turns(episode, annotation, telling, retriever=retriever, episode_id=episode_id)
+    )
+    told = turns[-1:] if telling.history else turns
+    return [[*asked, answer] for asked, answer in told]
 
 
 def hidden_conversation(
@@ -102,17 +122,22 @@ class Corpus:
 
 
 def experience_corpus(
-    episodes: Sequence[Episode], text: WorldText, *, retriever: Retriever | None, k: int, seed: int
+    episodes: Sequence[tuple[Episode, Annotation]],
+    text: WorldText,
+    telling: Telling,
+    *,
+    retriever: Retriever | None,
+    seed: int,
 ) -> Corpus:
     """Transitions of every episode; hidden states of some; harder tasks where rooms have two."""
     rng = random.Random(seed)
-    corpus = Corpus([], variant_conversations(episodes, text))
-    for episode in episodes:
-        annotation = text.annotate(episode)
-        corpus.transitions.append(
-            transition_conversation(episode, annotation, retriever=retriever, k=k)
+    corpus = Corpus([], [])
+    for episode, annotation in episodes:
+        corpus.transitions.extend(
+            transition_conversations(episode, annotation, telling, retriever=retriever)
         )
-        if rng.random() < HIDDEN_SHARE:
+        if telling.hidden and rng.random() < HIDDEN_SHARE:
             hidden = hidden_conversation(episode, annotation, text, rng)
             corpus.guesses.extend([hidden] if hidden else [])
+    corpus.guesses.extend(variant_conversations((episode for episode, _ in episodes), text))
     return corpus

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dreamgym.experience.hidden import HiddenState
 from dreamgym.experience.model import ExperienceModel
@@ -26,6 +27,12 @@ class DreamWorld:
         """A `MakeEnv`: the group's number seeds its hidden state."""
         return DreamEnv(self, task, group, next(self._number))
 
+    def fork(self, snapshot: Snapshot) -> DreamEnv:
+        """A dream that goes on from a snapshot, and of which nothing comes back to it."""
+        env = self.make_env(snapshot.task, snapshot.group)
+        env.resume(snapshot)
+        return env
+
     async def start_facts(self, task: Task, group: int) -> Mapping[str, str]:
         """The group's hidden state; whoever of the group asks first has it written."""
         key = (task.id, group)
@@ -39,6 +46,17 @@ class DreamWorld:
         self._starts.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A dream at one moment; `DreamWorld.fork` goes on from it as often as one likes."""
+
+    task: Task
+    group: int
+    state: str
+    facts: Mapping[str, str]
+    past: tuple[Message, ...]
+
+
 class DreamEnv:
     """One dreamt episode."""
 
@@ -46,7 +64,7 @@ class DreamEnv:
         self._world, self._model = world, world.model
         self._task, self._group = task, group
         self._session = f"dream/{number}"
-        self._messages: list[Message] = []
+        self._past: list[Message] = []
         self._state = ""
         self._started = False
         self._over = False
@@ -58,24 +76,36 @@ class DreamEnv:
             raise DreamFault("OVER", "start a second time, or after close")
         if not task.first_state:
             raise DreamFault("NO_FIRST_STATE", f"{task.id} has none: a dream cannot invent it")
-        self.hidden = HiddenState(await self._world.start_facts(task, self._group))
-        self._messages = [opening(task)]
-        self._state, self._started = task.first_state, True
+        facts = await self._world.start_facts(task, self._group)
+        self.resume(Snapshot(task, self._group, task.first_state, facts, (opening(task),)))
         return self._state
 
+    def resume(self, snapshot: Snapshot) -> None:
+        """Stand where a snapshot was taken."""
+        self._task, self._group, self._state = snapshot.task, snapshot.group, snapshot.state
+        self.hidden, self._past = HiddenState(snapshot.facts), list(snapshot.past)
+        self._started = True
+
+    def snapshot(self) -> Snapshot:
+        """This moment, to fork from; raises DreamFault before the start and after the end."""
+        self._require_running()
+        facts = dict(self.hidden.facts)
+        return Snapshot(self._task, self._group, self._state, facts, tuple(self._past))
+
     async def step(self, action: str) -> StepResult:
-        """Ask the experience model; an action outside the world's grammar fails without it."""
-        if self._over or not self._started:
-            raise DreamFault("OVER", "step before start, or after the end")
+        """Ask the experience model, unless a rule of the world is certain that the action fails."""
+        self._require_running()
         if self._refused(action):
-            self._model.refused += 1
-            return StepResult(self._model.text.failure, 0.0, valid=False)
-        asked = self._model.ask(self._state, action, self.hidden.about(action), self._task)
-        messages = [*self._messages, *asked]
-        seed = zlib.crc32(f"{self._task.id}/{self._group}/{len(messages)}".encode())
-        answer, message = await self._model.answer(messages, self._session, seed, self._check)
-        self._messages = [*messages, message]
-        self.hidden.update(answer.facts)
+            self._model.tally["refused"] += 1
+            return StepResult(self._model.text.failure, 0.0, valid=False, by="rule")
+        facts = self.hidden.about(action)
+        asked = self._model.ask(self._past, self._state, action, facts, self._task)
+        seed = zlib.crc32(f"{self._task.id}/{self._group}/{len(self._past)}".encode())
+        answer, message = await self._model.answer(
+            asked, self._session, seed, lambda answer: self._check(action, answer)
+        )
+        self._past = [*asked, message] if self._model.config.history else self._past
+        self.hidden.update(self._changes(action, answer))
         reward, done = self._judge(answer)
         self._state, self._over = answer.next_state, done
         return StepResult(
@@ -83,13 +113,23 @@ class DreamEnv:
             reward,
             Ending.DONE if done else None,
             valid=answer.next_state != self._model.text.failure,
+            by="model",
         )
+
+    def _require_running(self) -> None:
+        if self._over or not self._started:
+            raise DreamFault("OVER", "this dream has not begun, or has ended")
 
     def _refused(self, action: str) -> bool:
         text = self._model.text
         if not text.well_formed(action):
             return True
         return self._model.config.rules and text.refuses(action, self.hidden.facts)
+
+    def _changes(self, action: str, answer: Answer) -> Sequence[str]:
+        if not self._model.config.hidden:
+            return ()
+        return self._model.text.changes(self.hidden.facts, action, answer.next_state)
 
     def _judge(self, answer: Answer) -> tuple[float, bool]:
         """The reward and whether the episode is over, by whoever is to judge."""
@@ -98,18 +138,21 @@ class DreamEnv:
         met = self._model.text.met(self._task.instruction, self.hidden.facts)
         if met is None:
             return answer.reward, answer.done
-        self._model.disagreed += met != (answer.reward > 0)
+        self._model.tally["disagreed"] += met != (answer.reward > 0)
         return float(met), met
 
-    def _check(self, answer: Answer) -> None:
-        """A success that the model claims and decides must be supported by the dream's facts."""
-        if self._model.config.judge != "model":
-            return
-        after = self.hidden.fork()
-        after.update(answer.facts)
-        met = self._model.text.met(self._task.instruction, after.facts)
-        if answer.reward > 0 and met is False:
-            raise DreamFault("SPURIOUS", "a success that the dream's own facts do not support")
+    def _check(self, action: str, answer: Answer) -> None:
+        """Refuse what the dream's own past rules out, and a success that no fact supports."""
+        config, text = self._model.config, self._model.text
+        if config.guard:
+            amiss = text.contradiction(self.hidden.facts, action, answer.next_state)
+            if amiss:
+                raise DreamFault("INCONSISTENT", amiss)
+        if config.judge == "model" and config.hidden and answer.reward > 0:
+            after = self.hidden.fork()
+            after.update(self._changes(action, answer))
+            if text.met(self._task.instruction, after.facts) is False:
+                raise DreamFault("SPURIOUS", "a success that the dream's own facts do not support")
 
     async def close(self) -> None:
         self._over = True

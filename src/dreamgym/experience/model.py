@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from dreamgym.envs.text import WorldText
+from dreamgym.experience.confidence import RAW, Calibration
 from dreamgym.experience.parse import read_answer
 from dreamgym.experience.prompts import (
     Answer,
-    action_message,
+    Telling,
     hidden_question,
-    lookup_message,
     opening,
+    question,
     variant_messages,
 )
 from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.replay.retrieve import Retriever
-from dreamgym.settings import Settings
 from dreamgym.types import DreamFault, Task
 
 
-class ExperienceConfig(Settings):
+class ExperienceConfig(Telling):
     """How a dream is dreamt."""
 
-    k: int = 0
-    """Similar real transitions shown for every action. 0, since our tiny models predict worse with
-    them (see README); a larger model should have 1 or more."""
     max_tokens: int = 112
     """For one answer: reasoning, next state, facts and reward."""
     temperature: float = 0.0
     """Of the next state. 0 keeps luck out of a group's rewards."""
-    retries: int = 1
-    """How often an unreadable answer is asked again before the episode ends as a dream fault."""
+    retries: Annotated[int, Field(ge=0)] = 1
+    """How often an answer that is unreadable, or that a guard refuses, is asked again before the
+    episode ends as a dream fault."""
+    guard: bool = True
+    """Refuse an answer that cannot be true by the dream's own past: INCONSISTENT."""
+    min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Refuse an answer whose calibrated chance of being right is lower: LOW_CONFIDENCE. 0 accepts
+    any."""
     rules: bool = True
     """The world's reader refuses, without asking the model, what the dream's own facts rule out."""
     judge: Literal["facts", "model"] = "facts"
@@ -42,6 +48,15 @@ class ExperienceConfig(Settings):
     model's claim is counted, under `model` an unsupported claim is a SPURIOUS fault."""
     hidden_tries: int = 4
     """Hidden states written for a task before it counts as one the world cannot contain."""
+
+    @model_validator(mode="after")
+    def _has_facts(self) -> ExperienceConfig:
+        if not self.hidden and (self.judge == "facts" or self.rules or self.guard):
+            raise ValueError(
+                "without a hidden state there are no facts to go by: with hidden = false set"
+                " judge = model, rules = false and guard = false"
+            )
+        return self
 
 
 class ExperienceModel:
@@ -55,13 +70,17 @@ class ExperienceModel:
         *,
         retriever: Retriever | None = None,
         known: Mapping[str, Mapping[str, str]] | None = None,
+        calibration: Calibration = RAW,
     ) -> None:
         """`known` holds, by task id, start facts that real logs of that task have shown."""
         self.llm, self.text, self.config = llm, text, config
         self.retriever = retriever
         self.known = known or {}
+        self.calibration = calibration
         self.faults: Counter[str] = Counter()
-        self.answers = self.refused = self.disagreed = 0
+        self.tally: Counter[str] = Counter()
+        """`answers` and how many of them were `asked_again`; actions `refused` by rule; rewards
+        where the model `disagreed` with the facts."""
 
     async def imagine(self, task: Task, seed: int) -> Mapping[str, str]:
         """Write what the agent cannot see yet: one fact per place, kept for the whole episode.
@@ -69,6 +88,8 @@ class ExperienceModel:
         What real logs of this very task have shown is taken over; the rest is drawn at temperature
         1. Raises DreamFault where no draw could meet the instruction.
         """
+        if not self.config.hidden:
+            return {}
         for attempt in range(self.config.hidden_tries):
             facts = await self._draw_start(task, seed * 101 + attempt)
             if self.text.solvable(task.instruction, task.first_state, facts):
@@ -95,13 +116,15 @@ class ExperienceModel:
         await self.llm.release(session)
         return self.text.start_facts(task.instruction, task.first_state, facts)
 
-    def ask(self, state: str, action: str, facts: Sequence[str], task: Task) -> list[Message]:
-        """The messages that ask about one action: the action, and what is looked up for it."""
+    def ask(
+        self, past: Sequence[Message], state: str, action: str, facts: Sequence[str], task: Task
+    ) -> list[Message]:
+        """The messages that ask about one action, with what is looked up for it."""
         similar = []
         if self.retriever is not None and self.config.k:
             hits = self.retriever.similar(state, action, self.config.k, exclude_task=task.id)
             similar = [(hit.row.action, hit.row.next_state) for hit in hits]
-        return [action_message(action), lookup_message(facts, similar, task.instruction)]
+        return question(self.config, past, state, action, facts, similar, task)
 
     async def answer(
         self,
@@ -118,13 +141,14 @@ class ExperienceModel:
             temperature = self.config.temperature if attempt == 0 else 1.0
             sampling = Sampling(temperature, self.config.max_tokens, seed + attempt)
             completion = await self.llm.complete(messages, sampling, session=session)
-            self.answers += 1
+            self.tally["answers"] += 1
+            self.tally["asked_again"] += attempt > 0
             try:
                 if completion.prompt_ids and not completion.ids:
                     raise DreamFault(
                         "CONTEXT_FULL", "the episode is longer than the model's context"
                     )
-                answer = read_answer(completion)
+                answer = self._weigh(read_answer(completion))
                 if answer.reward > 0 and answer.next_state == self.text.failure:
                     raise DreamFault("CONTRADICTION", "a reward for an action that failed")
                 check(answer)
@@ -133,6 +157,16 @@ class ExperienceModel:
                 self.faults[fault.kind] += 1
                 last = fault
         raise last
+
+    def _weigh(self, answer: Answer) -> Answer:
+        """The answer, unless it is less likely to be right than is asked for."""
+        if self.config.min_confidence:
+            sure = self.calibration(answer.logprob)
+            if math.isnan(sure):
+                raise DreamFault("NO_CONFIDENCE", "this model tells no log-probabilities")
+            if sure < self.config.min_confidence:
+                raise DreamFault("LOW_CONFIDENCE", f"{sure:.2f} for {answer.next_state[:80]!r}")
+        return answer
 
     async def vary(self, task: Task, seed: int) -> str:
         """The instruction of a harder task in the same place (Eq. 6)."""

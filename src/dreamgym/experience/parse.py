@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Annotated, Any
 
@@ -23,7 +24,6 @@ class _Body(BaseModel):
     next_state: Annotated[str, Field(min_length=1)]
     reward: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     done: bool
-    facts: list[str] = []
 
 
 class _Refused(ValueError):
@@ -58,9 +58,29 @@ def read_answer(completion: Completion) -> Answer:
         reward=body.reward,
         done=body.done,
         reason=reason,
-        facts=tuple(body.facts),
         parse_class="OK_AFTER_STRIP" if stripped else "OK",
+        logprob=_state_logprob(completion),
     )
+
+
+def _state_logprob(completion: Completion) -> float:
+    """Mean log-probability of the tokens that write the next state, of all where they are not told.
+
+    A reason is one of several ways to say it, so its tokens tell little of what the model knows.
+    """
+    if not completion.logprobs:
+        return math.nan
+    begin = completion.text.rfind('"next_state":')
+    if begin < 0 or "".join(completion.pieces) != completion.text:
+        return sum(completion.logprobs) / len(completion.logprobs)
+    begin += len('"next_state":')
+    end = completion.text.find('"reward":', begin)
+    at, kept = 0, []
+    for piece, logprob in zip(completion.pieces, completion.logprobs, strict=False):
+        if at + len(piece) > begin and (end < 0 or at < end):
+            kept.append(logprob)
+        at += len(piece)
+    return sum(kept) / len(kept)
 
 
 def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:

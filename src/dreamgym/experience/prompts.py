@@ -3,20 +3,23 @@
     user       the first state, which tells the task
     user       an action
     system     what was looked up for it: similar real transitions, hidden facts, the task
-    assistant  <think>why</think>{"next_state": ..., "facts": [...], "reward": 0, "done": false}
+    assistant  <think>why</think>{"next_state": ..., "reward": 0, "done": false}
     user       the next action ...
 
-Hidden facts are asked for place by place in a conversation of their own, variants of a task in
-a third. Training and dreaming build their messages here, so that they cannot drift apart.
+Without history (an ablation) every turn is a conversation of its own, opened by the state before
+it. Hidden facts are asked for place by place in a conversation apart, variants of a task in another.
+Training and dreaming build their messages here, so that they cannot drift apart.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dreamgym.llm.base import Message
+from dreamgym.settings import Settings
 from dreamgym.types import Task
 
 VARIANT_REQUEST = "Write a harder task for this place."
@@ -30,8 +33,10 @@ class Answer:
     reward: float
     done: bool
     reason: str = ""
-    facts: tuple[str, ...] = ()
     parse_class: str = "OK"
+    logprob: float = field(default=math.nan, compare=False)
+    """Mean log-probability of the next state's tokens: the raw confidence. NaN where the model
+    tells none."""
 
 
 def opening(task: Task) -> Message:
@@ -41,8 +46,46 @@ def opening(task: Task) -> Message:
     return Message("user", f"{task.first_state}\n\nYour task is to: {task.instruction}")
 
 
+def reopening(state: str) -> Message:
+    """What stands in for the past where there is no history: the state the action is taken in."""
+    return Message("user", state)
+
+
 def action_message(action: str) -> Message:
     return Message("user", action)
+
+
+class Telling(Settings):
+    """What the experience model is told and what it has to say: the paper's ablations.
+
+    Training and dreaming must agree on it.
+    """
+
+    k: int = 0
+    """Similar real transitions shown for every action. 0, since our tiny models predict worse with
+    them (see README); a larger model should have 1 or more."""
+    reasoning: bool = True
+    """A reason is written before every next state."""
+    history: bool = True
+    """The whole episode is shown, not only the state before the action."""
+    hidden: bool = True
+    """The episode's facts on what an action names are shown: what the agent cannot see yet, and
+    where it stands. Without them a dream has neither rules nor guards, and the model judges."""
+
+
+def question(
+    telling: Telling,
+    past: Sequence[Message],
+    state: str,
+    action: str,
+    facts: Sequence[str],
+    similar: Sequence[tuple[str, str]],
+    task: Task,
+) -> list[Message]:
+    """All that the experience model is shown when it is asked about one action."""
+    before = list(past) if telling.history else [reopening(state)]
+    told = lookup_message(facts if telling.hidden else (), similar, task.instruction)
+    return [*before, action_message(action), told]
 
 
 def lookup_message(
@@ -62,7 +105,6 @@ def answer_text(answer: Answer) -> str:
     """The target of Eq. 5, with the reward in it; also the shape that `parse` reads."""
     body = {
         "next_state": answer.next_state,
-        "facts": list(answer.facts),
         "reward": int(answer.reward) if answer.reward == int(answer.reward) else answer.reward,
         "done": answer.done,
     }

@@ -48,6 +48,7 @@ class Encoder:
         self.text_ids = lru_cache(1 << 16)(
             lambda text: tuple(backend.encode(text, add_special_tokens=False).ids)
         )
+        self.token_text = lru_cache(1 << 16)(lambda id: tokenizer.decode([id]))
 
     def message(self, message: Message) -> list[int]:
         """One closed message."""
@@ -63,8 +64,14 @@ class Encoder:
         return [*ids, self.role["assistant"]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        body = ids[:-1] if ids and ids[-1] == self.end else ids
-        return self.tokenizer.decode(body)
+        return self.tokenizer.decode(self._body(ids))
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of each token; joined they are `decode`, unless one token is part of a letter."""
+        return tuple(map(self.token_text, self._body(ids)))
+
+    def _body(self, ids: Sequence[int]) -> Sequence[int]:
+        return ids[:-1] if ids and ids[-1] == self.end else ids
 
 
 @dataclass(slots=True)
@@ -259,6 +266,7 @@ class LocalLLM:
             ids=tuple(request.ids),
             logprobs=tuple(request.logprobs),
             prompt_ids=tuple(request.prompt),
+            pieces=self.encoder.pieces(request.ids),
             finish_reason=reason,
         )
         if not request.done.done():

@@ -18,10 +18,10 @@ from dreamgym.types import Episode, Turn
 NOTHING_HAPPENS = "Nothing happens."
 MIDDLE = "You are in the middle of a room."
 ENTITY = re.compile(r"\b[a-z]+ \d+\b")
-_CONTENT = re.compile(r"(?:On|In) (?:the ([a-z]+ \d+)|it), you see ([^.]*)\.")
-_CLOSED = re.compile(r"The ([a-z]+ \d+) is closed\.")
-_OPEN = re.compile(r"The ([a-z]+ \d+) is open\.")
-_FACING = re.compile(r"You are facing the ([^.]*)\.")
+CONTENT = re.compile(r"(?:On|In) (?:the ([a-z]+ \d+)|it), you see ([^.]*)\.")
+CLOSED = re.compile(r"The ([a-z]+ \d+) is closed\.")
+OPEN = re.compile(r"The ([a-z]+ \d+) is open\.")
+FACING = re.compile(r"You are facing the ([^.]*)\.")
 _STATE_VERBS = {"clean": "clean", "heat": "hot", "cool": "cool"}
 
 
@@ -87,7 +87,11 @@ class Household:
                 house.facing = ENTITY.findall(where)
                 house.held = next(iter(ENTITY.findall(hand)), None)
             elif "you see " in fact:
-                house.contents[key] = ENTITY.findall(fact.partition("you see ")[2].split(".")[0])
+                told, _, beside = fact.partition("you see ")[2].partition(".")
+                house.places.append(key)
+                house.contents[key] = ENTITY.findall(told)
+                if beside:
+                    house.neighbours[key] = ENTITY.findall(beside)
                 if fact.startswith(f"The {key} is "):
                     house.is_open[key] = fact.startswith(f"The {key} is open")
             elif fact.startswith(f"The {key} is "):
@@ -138,19 +142,18 @@ class Household:
 
 
 def apply(house: Household, action: str, next_state: str) -> list[str]:
-    """Carry one real answer into the picture; returns the keys of the facts that it changed."""
-    words = action.split(" ", 1)
-    verb, rest = words[0], words[1] if len(words) > 1 else ""
+    """Carry an answer into the picture; returns the keys of the facts that it changed."""
     if next_state.startswith(NOTHING_HAPPENS):
         return []
     shown = _read_places(house, next_state)
+    return list(dict.fromkeys([*shown, *_carry_out(house, action, next_state)]))
+
+
+def _carry_out(house: Household, action: str, next_state: str) -> list[str]:
+    """What an accepted action does beside what its answer shows."""
+    verb, _, rest = action.partition(" ")
     if action == "look":
-        found = _FACING.search(next_state)
-        if found:
-            house.facing = ENTITY.findall(found[1])
-            for place in house.facing:
-                house.neighbours[place] = house.facing
-        return []
+        return _look_round(house, next_state)
     if verb == "go":
         place = rest.removeprefix("to ")
         before = house.facing
@@ -160,30 +163,45 @@ def apply(house: Household, action: str, next_state: str) -> list[str]:
         house.is_open[rest] = verb == "open"
         return [rest] if rest in house.contents else []
     things = ENTITY.findall(rest)
-    if verb == "take" and len(things) == 2:
-        thing, place = things
-        house.held = thing
-        if thing not in house.contents.get(place, ()):
-            return ["you"]
-        house.contents[place].remove(thing)
-        return [place, "you"]
-    if verb == "move" and len(things) == 2:
-        thing, place = things
-        house.held = None
-        if place not in house.contents:
-            return ["you"]
-        house.contents[place] = sorted([*house.contents[place], thing], key=listing_order)
-        return [place, "you"]
+    if verb in ("take", "move") and len(things) == 2:
+        return _lift(house, *things) if verb == "take" else _put_down(house, *things)
     if verb in _STATE_VERBS and len(things) == 2:
         _set_state(house, things[0], _STATE_VERBS[verb])
         return [things[0]]
-    if verb == "slice" and things:
-        _set_state(house, things[0], "sliced")
+    if verb in ("slice", "use") and things:
+        _set_state(house, things[0], "sliced" if verb == "slice" else "on")
         return [things[0]]
-    if verb == "use" and things:
-        _set_state(house, things[0], "on")
-        return [things[0]]
-    return shown if verb == "examine" and rest in shown else []
+    return []
+
+
+def _look_round(house: Household, next_state: str) -> list[str]:
+    """Which places share the spot one stands at; only a `look` tells."""
+    found = FACING.search(next_state)
+    if not found:
+        return []
+    before = agent_fact(house.facing, house.held)
+    house.facing = ENTITY.findall(found[1])
+    changed = [p for p in house.facing if house.neighbours.get(p, [p]) != house.facing]
+    for place in house.facing:
+        house.neighbours[place] = house.facing
+    told = [place for place in changed if place in house.contents]
+    return [*told, "you"] if agent_fact(house.facing, house.held) != before else told
+
+
+def _lift(house: Household, thing: str, place: str) -> list[str]:
+    house.held = thing
+    if thing not in house.contents.get(place, ()):
+        return ["you"]
+    house.contents[place].remove(thing)
+    return [place, "you"]
+
+
+def _put_down(house: Household, thing: str, place: str) -> list[str]:
+    house.held = None
+    if place not in house.contents:
+        return ["you"]
+    house.contents[place] = sorted([*house.contents[place], thing], key=listing_order)
+    return [place, "you"]
 
 
 def _set_state(house: Household, thing: str, state: str) -> None:
@@ -195,12 +213,12 @@ def _read_places(house: Household, text: str) -> list[str]:
     """Places whose contents or doors this text shows for the first time or otherwise than known."""
     subject = ""
     changed = []
-    if found := _CLOSED.search(text):
+    if found := CLOSED.search(text):
         house.is_open[found[1]] = False
-    if found := _OPEN.search(text):
+    if found := OPEN.search(text):
         subject = found[1]
         house.is_open[subject] = True
-    if found := _CONTENT.search(text):
+    if found := CONTENT.search(text):
         place = found[1] or subject
         seen = ENTITY.findall(found[2])
         if place in house.places:
@@ -209,34 +227,6 @@ def _read_places(house: Household, text: str) -> list[str]:
                 house.contents[place] = seen
                 changed.append(place)
     return changed
-
-
-_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-
-
-def refused(house: Household, action: str) -> bool:
-    """Whether the picture leaves no doubt that the world answers "Nothing happens."."""
-    things = ENTITY.findall(action)
-    verb = action.split(" ", 1)[0]
-    if not things:
-        return False
-    thing, place = things[0], things[-1]
-    if verb == "go":
-        return place in house.facing or place not in house.contents
-    if verb in ("open", "close"):
-        return place not in house.facing or house.is_open.get(place) is not (verb == "close")
-    if verb == "use":
-        return house.where(thing) is None
-    if verb == "examine":
-        return thing not in house.facing and thing != house.held
-    if place not in house.facing:
-        return verb != "slice"
-    shut = house.is_open.get(place) is False
-    if verb == "take":
-        return house.held is not None or shut or thing not in house.contents.get(place, ())
-    if verb == "move":
-        return house.held != thing or shut
-    return verb in _TOOLS and (house.held != thing or kind_of(place) != _TOOLS[verb])
 
 
 def reason(house: Household, action: str, next_state: str) -> str:
@@ -271,7 +261,8 @@ def reason(house: Household, action: str, next_state: str) -> str:
     if verb == "take" and place in house.contents:
         clauses.append(f"{kind_of(thing)} there: {_alike(house, place, kind_of(thing))}")
     failed = next_state.startswith(NOTHING_HAPPENS)
-    if verb != "take" and place in house.facing and hand == "it" and door != "closed":
+    shut = verb == "move" and door == "closed"  # a closed microwave heats all the same
+    if verb != "take" and place in house.facing and hand == "it" and not shut:
         what = "take" if verb == "move" else verb
         clauses.append(f"a {kind_of(place)} {'cannot' if failed else 'can'} {what} it")
     return ", ".join(clauses) + "."

@@ -13,10 +13,10 @@ from dreamgym.envs.alfworld.facts import (
     hindsight,
     kind_of,
     reason,
-    refused,
     verdict,
 )
 from dreamgym.envs.alfworld.goal import read_goal
+from dreamgym.envs.alfworld.guards import contradiction, refused
 from dreamgym.envs.text import Annotation, Note
 from dreamgym.types import Episode
 
@@ -48,6 +48,14 @@ class AlfworldText:
             now = house.facts()
             notes.append(Note(why, tuple(now[key] for key in changed if key in now)))
         return Annotation(facts, tuple(notes))
+
+    def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
+        house = Household.from_facts(facts)
+        changed = apply(house, action, next_state)
+        return [fact for fact in map(house.fact, changed) if fact is not None]
+
+    def contradiction(self, facts: Mapping[str, str], action: str, next_state: str) -> str:
+        return contradiction(Household.from_facts(facts), action, next_state)
 
     def places(self, first_state: str) -> Sequence[str]:
         return Household.from_first_state(first_state, "").places
