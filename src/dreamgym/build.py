@@ -24,6 +24,7 @@ from dreamgym.envs.alfworld.games import Game, content_hash, load_games
 from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
+from dreamgym.experience.annotate import read_logs
 from dreamgym.experience.confidence import Calibration, calibrate
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
@@ -115,12 +116,6 @@ Logs = Sequence[tuple[Episode, Annotation]]
 """Offline episodes and what hindsight makes of them."""
 
 
-def read_logs(store: ReplayStore) -> Logs:
-    """The store's offline episodes, read with hindsight."""
-    text = AlfworldText()
-    return [(e, text.annotate(e)) for e in store.episodes(world="real", split="train")]
-
-
 def experience_rows(
     cfg: RunConfig, logs: Logs, store: ReplayStore, encoder: Encoder
 ) -> tuple[list[Row], list[Row]]:
@@ -156,7 +151,7 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
 
     A few episodes are kept out of it: on them the model's confidence is calibrated.
     """
-    every = read_logs(store)
+    every = read_logs(store, AlfworldText(), cfg.offline.teacher)
     held_out = every[_HELD_OUT - 1 :: _HELD_OUT]
     logs = [log for index, log in enumerate(every, 1) if index % _HELD_OUT]
     tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
@@ -244,7 +239,7 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
     model, tokenizer = load_model(experience)
     text = AlfworldText()
     known: dict[str, dict[str, str]] = {}
-    for episode, annotation in read_logs(store):
+    for episode, annotation in read_logs(store, text):
         known[episode.task.id] = {**annotation.start, **known.get(episode.task.id, {})}
     return DreamWorld(
         ExperienceModel(

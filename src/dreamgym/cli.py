@@ -18,6 +18,7 @@ COMMANDS = {
     "quickstart": ("dreamgym.commands:quickstart", "Run the whole loop on generated games."),
     "collect": ("dreamgym.commands:collect", "Play the real world and store the transitions."),
     "import": ("dreamgym.commands:import_", "Read logged trajectories into the store."),
+    "annotate": ("dreamgym.commands:annotate", "Write reasons for stored transitions."),
     "fit": ("dreamgym.commands:fit", "Train the experience model on stored transitions."),
     "train": ("dreamgym.commands:train", "Train a policy in the dream, from a recipe."),
     "evaluate": ("dreamgym.commands:evaluate", "Measure a policy in the real world."),

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from dreamgym.types import DreamGymError
+
 Tokens = Annotated[
     str,
     Parameter(
@@ -89,13 +91,69 @@ def train(
     _train(tokens, run_dir or Path("runs") / name, fresh, json, "after")
 
 
+Without = Annotated[bool, Parameter(negative=())]
+
+
 def fit(
-    *tokens: Tokens, run_dir: RunDir | None = None, fresh: Fresh = False, json: bool = False
+    *tokens: Tokens,
+    no_reasoning: Without = False,
+    no_history: Without = False,
+    no_retrieval: Without = False,
+    no_hidden_state: Without = False,
+    run_dir: RunDir | None = None,
+    fresh: Fresh = False,
+    json: bool = False,
 ) -> None:
-    """Train the experience model on stored transitions and audit it; stops before the policy."""
-    recipe, _ = recipe_and_flags(tokens)
+    """Train the experience model on stored transitions and audit it; stops before the policy.
+
+    The four switches are the paper's ablations. Without a hidden state there are no facts, so that
+    the model judges the reward and neither rules nor guards apply.
+    """
+    recipe, flags = recipe_and_flags(tokens)
     name = recipe.stem if recipe else "default"
+    ablations = [
+        (no_reasoning, ["reasoning=false"]),
+        (no_history, ["history=false"]),
+        (no_retrieval, ["k=0"]),
+        (no_hidden_state, ["hidden=false", "judge=model", "rules=false", "guard=false"]),
+    ]
+    chosen = [f"--experience.{flag}" for on, told in ablations if on for flag in told]
+    tokens = (*([str(recipe)] if recipe else []), *flags, *chosen)
     _train(tokens, run_dir or Path("runs") / name, fresh, json, "audit")
+
+
+def annotate(
+    store: Path,
+    *,
+    teacher: str = "rules",
+    limit: int | None = None,
+    in_flight: int = 8,
+    usd_read: float | None = None,
+    usd_written: float | None = None,
+    json: bool = False,
+) -> None:
+    """Write a reason for every offline transition of a store or run folder; goes on if killed.
+
+    `rules` finds the causes in the log itself. Any other teacher is a folder with a language model,
+    asked once an episode; prices are dollars per million tokens, unknown unless given.
+    """
+    from dreamgym.progress import RichProgress
+    from dreamgym.replay.store import ReplayStore
+
+    path = store / "replay.sqlite" if store.is_dir() else store
+    if not path.exists():
+        raise DreamGymError(f"there is no replay store at {path}: collect or import first")
+    if teacher != "rules":
+        _require_train_extra()
+        _use_cores()
+    from dreamgym.job import annotate_logs
+
+    with ReplayStore(path) as replay:
+        report = annotate_logs(
+            replay, teacher, RichProgress(), limit=limit, in_flight=in_flight,
+            price=(usd_read, usd_written),
+        )  # fmt: skip
+    print(json_text.dumps(report, indent=2) if json else _lines(report))
 
 
 def _train(tokens: Sequence[str], run_dir: Path, fresh: bool, json: bool, until: str) -> None:
@@ -129,8 +187,16 @@ def _train(tokens: Sequence[str], run_dir: Path, fresh: bool, json: bool, until:
     console.print(f"[bold]{verdict(results)}[/bold]\nfigure: {figure}")
 
 
-def collect(*tokens: Tokens, store: Path = Path("runs/replay.sqlite"), json: bool = False) -> None:
-    """Play expert, noisy and random agents in the real world and store every transition."""
+def collect(
+    *tokens: Tokens,
+    agent: Literal["all", "expert", "noisy", "random"] = "all",
+    store: Path = Path("runs/replay.sqlite"),
+    json: bool = False,
+) -> None:
+    """Play expert, noisy and random agents in the real world and store every transition.
+
+    Noisy and random agents do what the world refuses: a dream has to know how that looks.
+    """
     from dreamgym.build import fill_store, make_games
     from dreamgym.config import RunConfig
     from dreamgym.progress import RichProgress
@@ -138,7 +204,9 @@ def collect(*tokens: Tokens, store: Path = Path("runs/replay.sqlite"), json: boo
     from dreamgym.settings import load_config
 
     settings, _ = load_config(RunConfig, *recipe_and_flags(tokens))
-    offline = settings.offline
+    others = [name for name in ("expert", "noisy", "random") if agent not in (name, "all")]
+    offline = settings.offline.model_copy(update=dict.fromkeys(others, 0))
+    settings = settings.model_copy(update={"offline": offline})
     games = make_games(settings.world, settings.seed)
     with (
         ReplayStore(store) as replay,
@@ -205,8 +273,6 @@ def _lines(report: Mapping[str, object]) -> str:
 
 def _require_train_extra() -> None:
     from importlib.util import find_spec
-
-    from dreamgym.types import DreamGymError
 
     missing = [name for name in ("torch", "transformers", "safetensors") if not find_spec(name)]
     if missing:

@@ -50,6 +50,9 @@ class OfflineConfig(Settings):
     """Episodes of uniformly random actions."""
     max_turns: Positive = 30
     """After that many an offline episode is cut."""
+    teacher: str = "rules"
+    """Whose reasons the experience model learns: `rules`, which is the world's reader, or the name
+    of a teacher whose annotations `dreamgym annotate` has put into the store."""
     acting: bool = True
     """The shared weights also learn to write the actions of noisy logs that succeeded, as any
     language model that has read logs would; the policy starts from these weights."""

@@ -21,8 +21,10 @@ from dreamgym import build
 from dreamgym.algos.learner import Learner
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, task_hash
+from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.evaluate import Evaluation, evaluate
+from dreamgym.experience.annotate import RULES, Price, Teacher, annotate_by_rules, annotate_store
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.fidelity import next_state_fidelity
 from dreamgym.llm.local import LocalLLM
@@ -268,6 +270,35 @@ def measure_real(
             )  # fmt: skip
 
     return as_data(asyncio.run(measure()))
+
+
+def annotate_logs(
+    store: ReplayStore,
+    teacher: str,
+    progress: Progress,
+    *,
+    limit: int | None,
+    in_flight: int,
+    price: tuple[float | None, float | None],
+) -> dict[str, Any]:
+    """Reasons for the store's offline episodes, by rules or by the language model in a folder."""
+    with progress.bar(f"annotate by {teacher}", limit or store.counts()["real_episodes"]) as tick:
+
+        def show(done: int, total: int) -> None:
+            tick(done, "")
+
+        if teacher == RULES:
+            outcomes = annotate_by_rules(store, AlfworldText(), limit=limit, on_episode=show)
+        else:
+            llm = LocalLLM(*build.load_model(Path(teacher)), slots=in_flight)
+            made = Teacher(llm, teacher, Price(*price), in_flight=in_flight)
+            outcomes = asyncio.run(annotate_store(store, made, limit=limit, on_episode=show))
+    return {
+        "episodes": sum(outcomes.values()),
+        "outcomes": dict(outcomes),
+        "annotated": len(store.annotations(teacher)),
+        "ledger": store.ledger(teacher),
+    }
 
 
 def read_config(run: Path) -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -35,7 +36,7 @@ def read_answer(completion: Completion) -> Answer:
     text = completion.text
     if _BLANK_RUN.search(text):
         raise DreamFault("DEGENERATE", "a run of blanks")
-    rest, reason, stripped = _strip_reasoning(text)
+    rest, reason, stripped = strip_reasoning(text)
     if rest is None:
         raise DreamFault("TRUNCATED_REASONING", text[-80:])
     if not rest.strip():
@@ -43,7 +44,7 @@ def read_answer(completion: Completion) -> Answer:
         raise DreamFault("TRUNCATED_REASONING" if cut else "EMPTY", text[-80:])
     if len(rest) > _MAX_CHARS:
         raise DreamFault("TOO_LONG", f"{len(rest)} characters")
-    bodies = _objects(rest)
+    bodies = objects(rest, ("reward", "next_state"))
     if not bodies:
         raise DreamFault(
             "TRUNCATED" if completion.finish_reason == "length" else "UNREPAIRABLE", rest[:80]
@@ -83,7 +84,7 @@ def _state_logprob(completion: Completion) -> float:
     return sum(kept) / len(kept)
 
 
-def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
+def strip_reasoning(text: str) -> tuple[str | None, str, bool]:
     """(what follows the reasoning, None if it never ends; the reasoning; if there was any)."""
     kept, reasons = "", []
     while "<think>" in text:  # a second block is no answer either
@@ -96,8 +97,8 @@ def _strip_reasoning(text: str) -> tuple[str | None, str, bool]:
     return kept + text, "\n".join(reasons), bool(reasons)
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
-    """Every outermost JSON object that could be an answer."""
+def objects(text: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Every outermost JSON object that has one of the keys; DreamFault where JSON is abused."""
     if _depth(text) > _MAX_DEPTH:
         raise DreamFault("TOO_DEEP", f"more than {_MAX_DEPTH} brackets")
     decoder = json.JSONDecoder(
@@ -113,7 +114,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             end = at + 1
         else:
-            if "reward" in value or "next_state" in value:
+            if any(key in value for key in keys):
                 found.append(value)
         at = text.find("{", end)
     return found

@@ -7,7 +7,7 @@
     user       the next action ...
 
 Without history (an ablation) every turn is a conversation of its own, opened by the state before
-it. Hidden facts are asked for place by place in a conversation apart, variants of a task in another.
+it. Hidden facts are asked for place by place in one of their own, variants of a task in another.
 Training and dreaming build their messages here, so that they cannot drift apart.
 """
 

@@ -67,7 +67,7 @@ class Encoder:
         return self.tokenizer.decode(self._body(ids))
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The text of each token; joined they are `decode`, unless one token is part of a letter."""
+        """Each token's own text; joined they are `decode`, unless a token is part of a letter."""
         return tuple(map(self.token_text, self._body(ids)))
 
     def _body(self, ids: Sequence[int]) -> Sequence[int]:

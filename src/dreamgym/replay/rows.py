@@ -15,7 +15,7 @@ from dreamgym.types import Ending, Episode, Task, Turn, World
 
 RAW_PREFIX = 500
 FAULTS = tuple(ending.value for ending in Ending if ending.is_fault)
-_TURN = "state, action, reward, next_state, valid"
+_TURN = "state, action, reward, next_state, valid, answered_by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,11 @@ def insert_turn(
     texts = (turn.state, turn.action, turn.next_state)
     db.execute(
         "INSERT INTO transitions (episode_id, turn_index, state, action, next_state, reward,"
-        " valid, content_hash, original) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (episode_id, index, *texts, turn.reward, turn.valid, checks.turn_hash(turn), original),
+        " valid, content_hash, original, answered_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(episode_id, index, *texts, turn.reward, turn.valid),
+            *(checks.turn_hash(turn), original, turn.by),
+        ),
     )
 
 
@@ -154,8 +157,8 @@ def load_turns(db: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
         f"SELECT {_TURN} FROM transitions WHERE episode_id = ? ORDER BY turn_index", (episode_id,)
     )
     return tuple(
-        Turn(state, action, reward, next_state, bool(valid))
-        for state, action, reward, next_state, valid in cursor
+        Turn(state, action, reward, next_state, bool(valid), by=by)
+        for state, action, reward, next_state, valid, by in cursor
     )
 
 

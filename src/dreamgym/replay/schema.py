@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from dreamgym.types import DreamGymError
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x44524D47  # "DRMG": tells our files from other SQLite files
 BUSY_S = 30.0
 
@@ -84,6 +84,31 @@ CREATE TABLE quarantine (
     UNIQUE (source, line, reason, raw)
 ) STRICT;
 """
+_SINCE_1 = """
+-- Who gave a transition's answer: the real world, the experience model, or a rule that was certain.
+ALTER TABLE transitions ADD COLUMN answered_by TEXT NOT NULL DEFAULT 'world';
+-- Why each turn of an episode went as it did, by a teacher: JSON, one reason a turn.
+CREATE TABLE annotations (
+    episode_id TEXT NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+    teacher TEXT NOT NULL,
+    reasons TEXT NOT NULL,
+    tutorial TEXT NOT NULL,
+    created TEXT NOT NULL,
+    PRIMARY KEY (episode_id, teacher)
+) STRICT;
+-- The teacher's ledger: every call, also those whose answer was of no use.
+CREATE TABLE teacher_calls (
+    id INTEGER PRIMARY KEY,
+    episode_id TEXT NOT NULL,
+    teacher TEXT NOT NULL,
+    outcome TEXT NOT NULL,          -- OK or the class of what was wrong
+    prompt_tokens INTEGER,          -- NULL where the model does not tell
+    completion_tokens INTEGER,
+    usd REAL,                       -- NULL where the price is unknown, never 0
+    seconds REAL NOT NULL,
+    created TEXT NOT NULL
+) STRICT;
+"""
 
 
 def connect(path: Path, *, readonly: bool) -> sqlite3.Connection:
@@ -111,12 +136,16 @@ def prepare(connection: sqlite3.Connection, path: Path, *, readonly: bool) -> No
         connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9 under WAL
         if readonly or not _is_empty(connection):
             _refuse_foreign(connection, path)  # before anything in it is changed
+        if readonly:
+            _refuse_other_version(connection, path)
         if not readonly:
             _use_wal(connection)
             with transaction(connection):
                 if _is_empty(connection):
                     _create(connection)
-            _refuse_foreign(connection, path)
+                elif _pragma(connection, "user_version") == 1:
+                    _run(connection, _SINCE_1)
+            _refuse_other_version(connection, path)
     except sqlite3.DatabaseError as error:
         raise DreamGymError(
             f"{path} cannot be read as a replay store: {error}. "
@@ -125,12 +154,22 @@ def prepare(connection: sqlite3.Connection, path: Path, *, readonly: bool) -> No
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = (_pragma(connection, p) for p in ("application_id", "user_version"))
-    if application != APPLICATION_ID:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
         raise DreamGymError(
             f"{path} is a SQLite file, but not a replay store of dreamgym. Give another path."
         )
-    if version != VERSION:
+    if _pragma(connection, "user_version") > VERSION:
+        _refuse_other_version(connection, path)
+
+
+def _refuse_other_version(connection: sqlite3.Connection, path: Path) -> None:
+    version = _pragma(connection, "user_version")
+    if version < VERSION:
+        raise DreamGymError(
+            f"{path} has schema version {version}, this dreamgym reads version {VERSION}. "
+            "Open it for writing once, as `dreamgym collect` or `import` do: that brings it up."
+        )
+    if version > VERSION:
         raise DreamGymError(
             f"{path} has schema version {version}, this dreamgym reads version {VERSION}. "
             "Install the version of dreamgym that wrote it, or import its data anew."
@@ -150,9 +189,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    for statement in _TABLES.split(";\n"):
-        connection.execute(statement)
+    _run(connection, _TABLES + _SINCE_1)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _run(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

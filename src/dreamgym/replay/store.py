@@ -7,11 +7,14 @@ a refused row is kept in quarantine with its reason, an exact copy is counted an
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from dreamgym.replay import checks, rows
 from dreamgym.replay.checks import AddResult, BadRow, Provenance, Report
@@ -21,6 +24,17 @@ from dreamgym.replay.text import clean_text
 from dreamgym.types import DreamGymError, Ending, Episode, Task, Transition, Turn, World
 
 _BATCH = 64  # episodes per commit of `add_episodes`
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call of a teacher came to; None where its model or its price is silent."""
+
+    outcome: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    usd: float | None
+    seconds: float
 
 
 class ReplayStore:
@@ -225,10 +239,13 @@ class ReplayStore:
         limit: int | None = None,
     ) -> Iterator[Episode]:
         """Closed episodes, faults included, in the order in which they were closed."""
-        where = Where(world, split, agent, success, limit)
+        for _, episode in self.named_episodes(Where(world, split, agent, success, limit)):
+            yield episode
+
+    def named_episodes(self, where: Where) -> Iterator[tuple[str, Episode]]:
+        """The same with their ids."""
         with closing(connect(self.path, readonly=True)) as db:
-            for _, episode in rows.select_episodes(db, where, faults=True):
-                yield episode
+            yield from rows.select_episodes(db, where, faults=True)
 
     def transitions(
         self,
@@ -251,6 +268,64 @@ class ReplayStore:
         """Flat transitions of episodes whose `seq` is later than `after`, for a retriever."""
         with closing(connect(self.path, readonly=True)) as db:
             yield from rows.select_rows(db, after)
+
+    # ---- a teacher's reasons, and what they cost ----
+
+    def add_annotation(
+        self, episode_id: str, teacher: str, reasons: Sequence[str], tutorial: Mapping[str, str]
+    ) -> None:
+        """Keep one reason a turn; a second annotation by the same teacher replaces the first."""
+        self._require_writable()
+        with self._lock, transaction(self._db):
+            turns = len(rows.row_ids(self._db, episode_id))
+            if turns != len(reasons):
+                raise ValueError(f"{len(reasons)} reasons for the {turns} turns of {episode_id!r}")
+            self._db.execute(
+                "INSERT OR REPLACE INTO annotations VALUES (?, ?, ?, ?, ?)",
+                (episode_id, teacher, json.dumps(list(reasons)), json.dumps(dict(tutorial)),
+                 rows.now()),
+            )  # fmt: skip
+
+    def annotations(self, teacher: str) -> dict[str, tuple[str, ...]]:
+        """Reasons by episode id."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT episode_id, reasons FROM annotations WHERE teacher = ?", (teacher,)
+            )
+            return {episode_id: tuple(json.loads(told)) for episode_id, told in found}
+
+    def add_call(self, episode_id: str, teacher: str, call: Call) -> None:
+        """One line of the teacher's ledger."""
+        self._require_writable()
+        with self._lock, transaction(self._db):
+            self._db.execute(
+                "INSERT INTO teacher_calls (episode_id, teacher, outcome, prompt_tokens,"
+                " completion_tokens, usd, seconds, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (episode_id, teacher, *astuple(call), rows.now()),
+            )
+
+    def ledger(self, teacher: str) -> dict[str, Any]:
+        """Calls by outcome, tokens, seconds, dollars; None where a part of a sum is unknown."""
+        with self._lock:
+            outcomes = self._db.execute(
+                "SELECT outcome, count(*) FROM teacher_calls WHERE teacher = ? GROUP BY outcome",
+                (teacher,),
+            ).fetchall()
+            sums = self._db.execute(
+                "SELECT count(*), count(prompt_tokens), sum(prompt_tokens), sum(completion_tokens),"
+                " count(usd), sum(usd), coalesce(sum(seconds), 0) FROM teacher_calls"
+                " WHERE teacher = ?",
+                (teacher,),
+            ).fetchone()
+        calls, counted, read, written, priced, usd, seconds = sums
+        return {
+            "calls": calls,
+            "outcomes": dict(outcomes),
+            "prompt_tokens": read if counted == calls else None,
+            "completion_tokens": written if counted == calls else None,
+            "usd": usd if priced == calls else None,
+            "seconds": round(seconds, 1),
+        }
 
     def counts(self) -> dict[str, int]:
         """How much of everything there is."""
