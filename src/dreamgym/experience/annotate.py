@@ -1,9 +1,9 @@
 """Reasons for logged transitions, from a teacher: what Eq. 5 calls R*.
 
 One call reads one whole episode and explains every step of it (the paper's appendix C). A teacher
-is any `LLM`; where there is none, the world's reader finds the causes in the log itself. What cannot
-be read is asked for once more, then counted and left out; a reason that only repeats the next state
-is no reason.
+is any `LLM`; without one the world's reader finds the causes in the log itself. What cannot be read
+is asked for once more, then counted and left out; a reason that only repeats the next state is no
+reason.
 """
 
 from __future__ import annotations
