@@ -14,7 +14,7 @@ REPO = Path(__file__).resolve().parents[1]
 ROOT = REPO / "src" / "dreamgym"
 LAYERS = (
     *("types", "settings", "run_folder", "llm", "agents", "envs", "replay", "metrics_log"),
-    *("experience", "curriculum", "algos", "rollout", "evaluate", "fidelity"),
+    *("experience", "curriculum", "algos", "rollout", "evaluate", "audit"),
     *("config", "build", "train", "progress", "job", "report", "serve"),
     *("doctor", "commands", "cli", "__main__"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from dreamgym.agents.prompt import acting_conversation
 from dreamgym.algos.batch import Row, conversation_row
 from dreamgym.algos.sft import fit
+from dreamgym.audit.transitions import predict
 from dreamgym.config import RunConfig, WorldConfig
 from dreamgym.envs.alfworld.demonstrate import collect_offline, demonstrate
 from dreamgym.envs.alfworld.facts import true_household
@@ -29,7 +30,6 @@ from dreamgym.experience.confidence import Calibration, calibrate
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
-from dreamgym.fidelity import predict
 from dreamgym.llm.copying import write_copying
 from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
@@ -222,6 +222,11 @@ def first_states(games: Iterable[Game]) -> list[Task]:
     return [replace(game.task(), first_state=FastGame(game).reset()) for game in games]
 
 
+def true_facts(game: Game) -> Mapping[str, str]:
+    """What the engine knows of a game's start and the agent cannot see."""
+    return true_household(FastGame(game)).facts()
+
+
 def held_out_episodes(
     games: Sequence[Game], seed: int, number: int = 60
 ) -> list[tuple[Episode, Annotation]]:
@@ -230,7 +235,7 @@ def held_out_episodes(
     for index, game in enumerate(games[:number]):
         agent = ("noisy", "random")[index % 2]
         episode = demonstrate(game, agent, seed=seed, max_turns=20)
-        logs.append((episode, AlfworldText().annotate(episode, true_household(FastGame(game)))))
+        logs.append((episode, AlfworldText().annotate(episode, true_facts(game))))
     return logs
 
 

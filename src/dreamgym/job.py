@@ -19,6 +19,7 @@ import torch
 
 from dreamgym import build
 from dreamgym.algos.learner import Learner
+from dreamgym.audit.transitions import next_state_fidelity
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, task_hash
 from dreamgym.envs.alfworld.text import AlfworldText
@@ -26,7 +27,6 @@ from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.evaluate import Evaluation, evaluate
 from dreamgym.experience.annotate import RULES, Price, Teacher, annotate_by_rules, annotate_store
 from dreamgym.experience.dream import DreamWorld
-from dreamgym.fidelity import next_state_fidelity
 from dreamgym.llm.local import LocalLLM
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.store import ReplayStore

@@ -71,7 +71,7 @@ def differences(game: Game, episode: Episode) -> tuple[int, list[str]]:
     play = FastGame(game)
     play.reset()
     house = true_household(play)
-    note = TEXT.annotate(episode, true_household(play))
+    note = TEXT.annotate(episode, true_household(play).facts())
     hidden = HiddenState(note.start)
     wrong = []
     for index, turn in enumerate(episode.turns):
@@ -211,7 +211,7 @@ def test_the_facts_rule_out_no_action_that_the_engine_accepts(
     for game, episode in made[::2]:
         play = FastGame(game)
         play.reset()
-        note = TEXT.annotate(episode, true_household(play))
+        note = TEXT.annotate(episode, true_household(play).facts())
         hidden = HiddenState(note.start)
         for turn, told in zip(episode.turns, note.notes, strict=True):
             commands = play.admissible()

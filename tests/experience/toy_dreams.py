@@ -43,19 +43,19 @@ class ToyText:
     def well_formed(self, action: str) -> bool:
         return _ACTION.fullmatch(action) is not None
 
-    def annotate(self, episode: Episode) -> Annotation:
-        start = {}
+    def annotate(self, episode: Episode, start: Mapping[str, str] | None = None) -> Annotation:
+        found = dict(start or {})
         for turn in episode.turns:
             for box, thing in _OPENED.findall(turn.next_state):
-                start[box] = fact(box, thing)
+                found[box] = fact(box, thing)
         notes = (
             Note(
                 f"So it is: {turn.action}.",
-                tuple(self.changes(start, turn.action, turn.next_state)),
+                tuple(self.changes(found, turn.action, turn.next_state)),
             )
             for turn in episode.turns
         )
-        return Annotation(start, tuple(notes))
+        return Annotation(found, tuple(notes))
 
     def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
         """What is taken is carried; other facts stand in the answer as they are."""

@@ -35,7 +35,9 @@ class WorldText(Protocol):
         """Whether the action is in the world's grammar; all others fail without asking a model."""
         ...
 
-    def annotate(self, episode: Episode) -> Annotation: ...
+    def annotate(self, episode: Episode, start: Mapping[str, str] | None = None) -> Annotation:
+        """Facts and reasons, from the `start` given, or from what hindsight finds of it."""
+        ...
 
     def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
         """The facts that an answer makes true, a sentence each: what `annotate` notes, live."""
@@ -81,8 +83,8 @@ class PlainText:
     def well_formed(self, action: str) -> bool:
         return bool(action)
 
-    def annotate(self, episode: Episode) -> Annotation:
-        return Annotation({}, tuple(Note("", ()) for _ in episode.turns))
+    def annotate(self, episode: Episode, start: Mapping[str, str] | None = None) -> Annotation:
+        return Annotation(start or {}, tuple(Note("", ()) for _ in episode.turns))
 
     def changes(self, facts: Mapping[str, str], action: str, next_state: str) -> Sequence[str]:
         return ()

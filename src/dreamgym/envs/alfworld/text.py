@@ -36,9 +36,11 @@ class AlfworldText:
     def well_formed(self, action: str) -> bool:
         return _ACTION.fullmatch(action) is not None
 
-    def annotate(self, episode: Episode, start: Household | None = None) -> Annotation:
-        """With hindsight from the log alone, or from a `start` that is known (an audit's)."""
-        house = start or hindsight(episode)
+    def annotate(self, episode: Episode, start: Mapping[str, str] | None = None) -> Annotation:
+        house = hindsight(episode)
+        if start is not None:
+            house = Household.from_facts(start)
+            house.goal = read_goal(episode.task.instruction)
         facts = house.facts()
         notes = []
         for turn in episode.turns:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from dreamgym.audit.transitions import Fidelity, next_state_fidelity
 from dreamgym.envs.alfworld.demonstrate import demonstrate
 from dreamgym.envs.alfworld.facts import true_household
 from dreamgym.envs.alfworld.fast import FastGame
@@ -17,7 +18,6 @@ from dreamgym.envs.text import Annotation
 from dreamgym.experience.corpus import transition_conversations
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.prompts import Answer, Telling, answer_text
-from dreamgym.fidelity import Fidelity, next_state_fidelity
 from dreamgym.llm.base import Message
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.types import Episode
@@ -33,7 +33,7 @@ def logs() -> Logs:
     for index, game in enumerate(generate_games(6, seed=31)):
         agent = ("expert", "noisy", "random")[index % 3]
         episode = demonstrate(game, agent, seed=0, max_turns=25)
-        played.append((episode, TEXT.annotate(episode, true_household(FastGame(game)))))
+        played.append((episode, TEXT.annotate(episode, true_household(FastGame(game)).facts())))
     return played
 
 
@@ -65,8 +65,10 @@ def test_a_perfect_model_scores_one(logs: Logs) -> None:
     turns = sum(len(episode.turns) for episode, _ in logs)
     assert found.exact.value == found.refused.value == found.reward.value == 1.0
     assert found.exact.total == found.reward.total == found.copied.total == turns
-    assert found.false_success.hits == found.missed_success.hits == 0
-    assert found.missed_success.total == sum(episode.success for episode, _ in logs) > 0
+    assert found.false_success.hits == 0
+    assert found.success_recall.value == found.success_precision.value == 1.0
+    assert found.success_recall.total == sum(episode.success for episode, _ in logs) > 0
+    assert found.f1 == found.nearly.value == found.done.value == 1.0
     assert found.refused.total > 0
     assert not found.faults
 
@@ -77,16 +79,16 @@ def test_a_model_that_repeats_the_last_state_scores_the_baseline(
     found = score(logs, repeat)
     assert found.exact == found.copied
     assert 0 < found.exact.hits < found.exact.total
-    assert found.missed_success.value == 1.0 and found.false_success.hits == 0
+    assert found.success_recall.value == 0.0 and found.false_success.hits == 0
 
 
 def test_a_model_that_always_pays_is_seen_through(
     logs: Logs,
 ) -> None:
     found = score(logs, lambda prompt: answer_text(Answer("You won.", 1.0, True)))
-    assert found.false_success.value == 1.0 and found.missed_success.hits == 0
+    assert found.false_success.value == 1.0 and found.success_recall.value == 1.0
     assert found.exact.hits == 0
-    assert found.reward.hits == found.missed_success.total
+    assert found.reward.hits == found.success_recall.total
 
 
 def test_an_unreadable_answer_is_wrong_and_is_not_asked_again(
@@ -95,7 +97,7 @@ def test_an_unreadable_answer_is_wrong_and_is_not_asked_again(
     found = score(logs, lambda prompt: "hm", retries=3)
     assert found.exact.hits == found.reward.hits == found.refused.hits == 0
     assert found.faults == {"UNREPAIRABLE": found.exact.total}
-    assert found.missed_success.value == 1.0 and found.false_success.hits == 0
+    assert found.success_recall.value == 0.0 and found.false_success.hits == 0
 
 
 def test_one_wrong_answer_is_one_wrong_answer(
@@ -126,4 +128,4 @@ def test_the_numbers_can_be_saved(logs: Logs) -> None:
     data = json.loads(json.dumps(score(logs, repeat).data()))
     assert data["exact"]["value"] == data["copied"]["hits"] / data["copied"]["total"]
     none = json.loads(json.dumps(score([], repeat).data()))
-    assert none["exact"] == {"hits": 0, "total": 0, "value": None}
+    assert (none["exact"]["total"], none["exact"]["value"]) == (0, None)
