@@ -23,9 +23,9 @@ class DreamWorld:
         self._starts: dict[tuple[str, int], asyncio.Task[Mapping[str, str]]] = {}
         self._number = itertools.count()
 
-    def make_env(self, task: Task, group: int) -> DreamEnv:
-        """A `MakeEnv`: the group's number seeds its hidden state."""
-        return DreamEnv(self, task, group, next(self._number))
+    def make_env(self, task: Task, group: int, noise: int = 0) -> DreamEnv:
+        """A `MakeEnv`: the group's number seeds its hidden state; `noise` what is sampled."""
+        return DreamEnv(self, task, group, next(self._number), noise)
 
     def fork(self, snapshot: Snapshot) -> DreamEnv:
         """A dream that goes on from a snapshot, and of which nothing comes back to it."""
@@ -60,10 +60,13 @@ class Snapshot:
 class DreamEnv:
     """One dreamt episode."""
 
-    def __init__(self, world: DreamWorld, task: Task, group: int, number: int) -> None:
+    def __init__(
+        self, world: DreamWorld, task: Task, group: int, number: int, noise: int = 0
+    ) -> None:
         self._world, self._model = world, world.model
         self._task, self._group = task, group
         self._session = f"dream/{number}"
+        self._noise = noise
         self._past: list[Message] = []
         self._state = ""
         self._started = False
@@ -100,7 +103,8 @@ class DreamEnv:
             return StepResult(self._model.text.failure, 0.0, valid=False, by="rule")
         facts = self.hidden.about(action)
         asked = self._model.ask(self._past, self._state, action, facts, self._task)
-        seed = zlib.crc32(f"{self._task.id}/{self._group}/{len(self._past)}".encode())
+        told = f"{self._task.id}/{self._group}/{self._noise}/{len(self._past)}/{self._state}"
+        seed = zlib.crc32(told.encode())
         answer, message = await self._model.answer(
             asked, self._session, seed, lambda answer: self._check(action, answer)
         )

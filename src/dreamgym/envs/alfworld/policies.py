@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dreamgym.envs.alfworld.expert import Expert
 from dreamgym.envs.alfworld.facts import ENTITY
-from dreamgym.llm.base import Message, Sampling
+from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.types import Completion, DreamGymError
 
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.DOTALL)
@@ -106,7 +106,7 @@ class Repeating(RandomPolicy):
         return await super().complete(first, same, session=session)
 
 
-PROBES = {
+PROBES: dict[str, LLM] = {
     "no-op": Always("look"),
     "random": RandomPolicy(),
     "repeat": Repeating(),

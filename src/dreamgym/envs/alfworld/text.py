@@ -28,6 +28,11 @@ _ACTION = re.compile(
 _TOOL = {"hot": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 
+def _beside(sentence: str) -> list[str]:
+    """The places that a place's fact says share its spot."""
+    return ENTITY.findall(sentence.partition(" There you are facing the ")[2])
+
+
 class AlfworldText:
     """ALFWorld's sentences; the same for official and generated games."""
 
@@ -76,6 +81,9 @@ class AlfworldText:
             house.contents[place] = things
             if sentence.startswith(f"The {place} is "):
                 house.is_open[place] = sentence.startswith(f"The {place} is open")
+            together = _beside(sentence)
+            if all(_beside(known.get(other, "")) == together for other in together):
+                house.neighbours[place] = together or [place]
         return house.facts()
 
     def solvable(self, instruction: str, first_state: str, facts: Mapping[str, str]) -> bool:
