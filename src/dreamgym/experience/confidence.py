@@ -69,14 +69,20 @@ def calibrate(logprobs: Sequence[float], right: Sequence[bool]) -> Calibration:
     high, low = (hits + 1) / (hits + 2), 1 / (len(known) - hits + 2)
     targets = np.array([high if y else low for _, y in known])
     weights = np.array([0.0, math.log(hits / (len(known) - hits))])
-    for _ in range(50):
+    loss = _loss(features @ weights, targets)
+    for _ in range(100):
         p = _sigmoid(features @ weights)
-        slope = features.T @ (p - targets) + 1e-6 * weights
-        curve = (features.T * (p * (1 - p))) @ features + 1e-6 * np.eye(2)
+        slope = features.T @ (p - targets)
+        curve = (features.T * (p * (1 - p))) @ features + 1e-9 * np.eye(2)
         step = np.linalg.solve(curve, slope)
-        weights = weights - np.clip(step, -2.0, 2.0)
-        if np.abs(step).max() < 1e-8:
+        while np.abs(step).max() > 1e-9:  # Newton's step may overshoot: go half as far, and again
+            trial = _loss(features @ (weights - step), targets)
+            if trial <= loss:
+                break
+            step = step / 2
+        else:
             break
+        weights, loss = weights - step, trial
     return Calibration(float(weights[0]), float(weights[1]), len(known))
 
 
@@ -109,6 +115,11 @@ def calibration_error(bins: Sequence[tuple[float, float, int]]) -> float:
 
 def _certainty(logprob: float) -> float:
     return -math.log(max(-logprob, 1e-9))
+
+
+def _loss(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Cross entropy of targets in (0, 1)."""
+    return float((np.logaddexp(0.0, logits) - targets * logits).sum())
 
 
 def _sigmoid(x: np.ndarray | float) -> np.ndarray:
