@@ -21,6 +21,7 @@ COMMANDS = {
     "annotate": ("dreamgym.commands:annotate", "Write reasons for stored transitions."),
     "fit": ("dreamgym.commands:fit", "Train the experience model on stored transitions."),
     "train": ("dreamgym.commands:train", "Train a policy in the dream, from a recipe."),
+    "audit": ("dreamgym.commands:audit", "Judge a dream against the real world."),
     "evaluate": ("dreamgym.commands:evaluate", "Measure a policy in the real world."),
     "config": ("dreamgym.commands:config", "Print every setting, or a recipe as it resolves."),
     "doctor": ("dreamgym.commands:doctor", "Check this machine and print what would fix it."),

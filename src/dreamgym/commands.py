@@ -248,6 +248,37 @@ def import_(
         Console().print(report_table(report))
 
 
+def audit(
+    run: Path,
+    *,
+    episodes: int = 40,
+    sequences: int = 10,
+    replays: int = 5,
+    judge: Path | None = None,
+    backend: Literal["fast", "engine"] = "fast",
+    json: bool = False,
+) -> None:
+    """Judge a run's dream against held-out real play; leaves audit.json, audit.md and audit.png.
+
+    Next states beside two baselines, whole episodes in either world and the dream's actions
+    replayed in the real one, luck, probes, calibration; `--judge FOLDER` adds an LLM's opinion.
+    """
+    _require_train_extra()
+    from dreamgym.audit_job import AuditConfig, audit_run
+    from dreamgym.progress import RichProgress
+    from dreamgym.report.audit import audit_text, write_audit
+
+    _use_cores()
+    config = AuditConfig(episodes, sequences, replays, backend=backend)
+    result = audit_run(run, config, RichProgress(), judge)
+    written = write_audit(run / "audit", result)
+    if json:
+        print(json_text.dumps(result, indent=2))
+        return
+    print(audit_text(result))
+    print("written: " + ", ".join(str(path) for path in written))
+
+
 def evaluate(
     run: Path,
     *,
