@@ -496,7 +496,8 @@ def listings(heard: Iterable[Heard], at_least: int) -> Iterator[tuple[Heard, lis
         found = CONTENT.search(h.answer)
         of_place = re.match(r"go to |open |examine ", h.action)
         place = h.action.rpartition("go to ")[2].removeprefix("open ").removeprefix("examine ")
-        if found and of_place and place in h.facts and len(ENTITY.findall(found[2])) >= at_least:
+        known = "you see" in h.facts.get(place, "")
+        if found and of_place and known and len(ENTITY.findall(found[2])) >= at_least:
             yield h, ENTITY.findall(found[2])
 
 

@@ -155,7 +155,8 @@ def _check_reason(reason: str, next_state: str) -> None:
 
 def restates(reason: str, next_state: str) -> bool:
     """Whether a reason gives the answer away in its own words instead of a cause."""
-    return len(next_state) >= _RESTATES and next_state.casefold() in reason.casefold()
+    answer, told = (" ".join(text.casefold().split()) for text in (next_state, reason))
+    return len(answer) >= _RESTATES and answer in told
 
 
 async def annotate_store(
@@ -179,9 +180,12 @@ async def annotate_store(
             outcomes[await _annotate(store, teacher, episode_id, episode)] += 1
         on_episode(sum(outcomes.values()), len(waiting))
 
-    async with asyncio.TaskGroup() as group:
-        for episode_id, episode in waiting:
-            group.create_task(one(episode_id, episode))
+    asked = [asyncio.create_task(one(*entry)) for entry in waiting]
+    try:
+        await asyncio.gather(*asked)
+    finally:  # where one call breaks, its error is the user's to read and the others stop
+        for task in asked:
+            task.cancel()
     return outcomes
 
 
@@ -191,7 +195,7 @@ def _unannotated(store: ReplayStore, teacher: str, limit: int | None) -> list[tu
     missing = [
         (episode_id, episode)
         for episode_id, episode in store.named_episodes(where)
-        if episode_id not in done and episode.turns
+        if episode_id not in done and episode.turns and not episode.ending.is_fault
     ]
     return missing[:limit]
 
@@ -205,19 +209,22 @@ async def _annotate(store: ReplayStore, teacher: Teacher, episode_id: str, episo
         sampling = Sampling(float(attempt > 0), teacher.max_tokens, attempt)
         completion = await teacher.llm.complete(messages, sampling)
         try:
+            if completion.prompt_ids and not completion.ids:
+                raise DreamFault("CONTEXT_FULL")
             reasons = read_reasons(completion, episode)
             outcome = "OK"
         except DreamFault as fault:
             outcome = fault.kind
-        read = len(completion.prompt_ids) or None
-        written = len(completion.ids) or None
+        told = bool(completion.prompt_ids)
+        read, written = (len(completion.prompt_ids), len(completion.ids)) if told else (None, None)
         call = Call(
             outcome, read, written, teacher.price.of(read, written), time.monotonic() - began
         )
         store.add_call(episode_id, teacher.name, call)
         if outcome == "OK":
             store.add_annotation(episode_id, teacher.name, reasons.steps, reasons.tutorial)
-            break
+        if outcome in ("OK", "CONTEXT_FULL"):
+            break  # what has no room has none the second time either
     return outcome
 
 
@@ -247,12 +254,12 @@ def read_logs(
     """
     if teacher == RULES:
         episodes: Iterable[Episode] = store.episodes(world="real", split="train")
-        return [(episode, text.annotate(episode)) for episode in episodes]
+        return [(e, text.annotate(e)) for e in episodes if not e.ending.is_fault]
     told = store.annotations(teacher)
     logs = [
         (episode, with_reasons(text.annotate(episode), told[episode_id]))
         for episode_id, episode in store.named_episodes(Where(world="real", split="train"))
-        if episode_id in told
+        if episode_id in told and not episode.ending.is_fault
     ]
     if not logs:
         raise DreamGymError(

@@ -86,15 +86,18 @@ class ExperienceModel:
         """Write what the agent cannot see yet: one fact per place, kept for the whole episode.
 
         What real logs of this very task have shown is taken over; the rest is drawn at temperature
-        1. Raises DreamFault where no draw could meet the instruction.
+        1. Raises DreamFault where no draw could meet the instruction, or all did from the start.
         """
         if not self.config.hidden:
             return {}
         for attempt in range(self.config.hidden_tries):
             facts = await self._draw_start(task, seed * 101 + attempt)
-            if self.text.solvable(task.instruction, task.first_state, facts):
+            if self.text.met(task.instruction, facts):
+                self.faults["SOLVED_START"] += 1  # it would pay whoever looks, for nothing
+            elif self.text.solvable(task.instruction, task.first_state, facts):
                 return facts
-            self.faults["UNSOLVABLE_START"] += 1
+            else:
+                self.faults["UNSOLVABLE_START"] += 1
         raise DreamFault("UNSOLVABLE", f"{self.config.hidden_tries} hidden states for {task.id}")
 
     async def _draw_start(self, task: Task, seed: int) -> Mapping[str, str]:

@@ -312,17 +312,18 @@ class ReplayStore:
                 (teacher,),
             ).fetchall()
             sums = self._db.execute(
-                "SELECT count(*), count(prompt_tokens), sum(prompt_tokens), sum(completion_tokens),"
-                " count(usd), sum(usd), coalesce(sum(seconds), 0) FROM teacher_calls"
+                "SELECT count(*), count(prompt_tokens), count(completion_tokens),"
+                " coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
+                " count(usd), coalesce(sum(usd), 0), coalesce(sum(seconds), 0) FROM teacher_calls"
                 " WHERE teacher = ?",
                 (teacher,),
             ).fetchone()
-        calls, counted, read, written, priced, usd, seconds = sums
+        calls, known_read, known_written, read, written, priced, usd, seconds = sums
         return {
             "calls": calls,
             "outcomes": dict(outcomes),
-            "prompt_tokens": read if counted == calls else None,
-            "completion_tokens": written if counted == calls else None,
+            "prompt_tokens": read if known_read == calls else None,
+            "completion_tokens": written if known_written == calls else None,
             "usd": usd if priced == calls else None,
             "seconds": round(seconds, 1),
         }

@@ -200,7 +200,8 @@ def _put_down(house: Household, thing: str, place: str) -> list[str]:
     house.held = None
     if place not in house.contents:
         return ["you"]
-    house.contents[place] = sorted([*house.contents[place], thing], key=listing_order)
+    # official games keep some things in two places at once: listed once in each all the same
+    house.contents[place] = sorted({*house.contents[place], thing}, key=listing_order)
     return [place, "you"]
 
 

@@ -47,8 +47,8 @@ _FIXED = {name.lower() for name in rooms.FIXED} | {"floorlamp"}
 
 _BEGINS = {
     **{"go": "You arrive at ", "take": "You pick up the ", "move": "You move the "},
-    **{verb: f"You {verb} the " for verb in ("open", "close", "clean", "heat", "cool", "slice")},
-    **{"look": "You are ", "inventory": "You are ", "use": "You turn "},
+    **{verb: f"You {verb} the " for verb in ("open", "close", "clean", "heat", "cool")},
+    **{"look": "You are ", "inventory": "You are ", "use": "You turn ", "slice": "You sliced "},
 }
 """How the world's answers to accepted actions begin."""
 

@@ -62,6 +62,8 @@ class AlfworldText:
         return [fact for fact in map(house.fact, changed) if fact is not None]
 
     def contradiction(self, facts: Mapping[str, str], action: str, next_state: str) -> str:
+        if not self.well_formed(action):
+            return "" if next_state == self.failure else f"{action!r} is no action"
         return contradiction(Household.from_facts(facts), action, next_state)
 
     def places(self, first_state: str) -> Sequence[str]:
