@@ -363,6 +363,18 @@ LIES = {
         *("inventory", "You are carrying: a mug 1.", "You are not carrying anything."),
         "you carry nothing, not mug 1",
     ),
+    "a look that walks": Lie(
+        (),
+        *("look", "You are facing the desk 1. Next to it, you see nothing."),
+        "You are in the middle of a room. Looking quickly around you, you see nothing.",
+        "you have walked to desk 1",
+    ),
+    "a look that walks away": Lie(
+        (TO_SHELF,),
+        "look",
+        "You are in the middle of a room. Looking quickly around you, you see nothing.",
+        *("You are facing the shelf 1. Next to it, you see nothing.", "you have left shelf 1"),
+    ),
     "a look from another place": Lie(
         (TO_SHELF,),
         *("look", "You are facing the desk 1. Next to it, you see nothing."),

@@ -110,9 +110,13 @@ def _of_place(house: Household, action: str, next_state: str) -> str:
 
 def _of_agent(house: Household, action: str, next_state: str) -> str:
     """Where the agent stands and what it carries, against what is known of both."""
-    facing = FACING.search(next_state) if action == "look" else None
-    if facing and house.facing and not set(house.facing) <= set(ENTITY.findall(facing[1])):
+    facing = FACING.search(next_state)
+    if action == "look" and not set(house.facing) <= set(
+        ENTITY.findall(facing[1] if facing else "")
+    ):
         return f"you have left {house.facing[0]} by looking"
+    if action == "look" and facing and not house.facing:
+        return f"you have walked to {facing[1]} by looking"
     if action == "inventory":
         carried = ENTITY.findall(next_state)
         if carried != ([house.held] if house.held else []):
