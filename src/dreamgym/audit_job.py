@@ -234,9 +234,9 @@ def _confidence(model: ExperienceModel, predictions: Sequence[Prediction]) -> di
     surest = sorted(known, reverse=True)[: max(1, len(known) * 9 // 10)]
     return {
         "auroc": auroc(scores, right),
-        "calibration_error": calibration_error(bins),
+        "calibration_error": calibration_error(bins) if known else None,
         "bins": bins,
-        "exact_of_surest_nine_tenths": fmean(r for _, r in surest),
+        "exact_of_surest_nine_tenths": fmean(r for _, r in surest) if known else None,
         "calibrated_on": model.calibration.num,
     }
 

@@ -60,7 +60,7 @@ def _transitions(data: Data) -> str:
     dreamt = data["true hidden state"]["as dreamt"]
     faults = ", ".join(f"{k} {n}" for k, n in dreamt["faults"].items()) or "none"
     precision, recall = percent(dreamt["success_precision"]), percent(dreamt["success_recall"])
-    sure = data["confidence"]
+    sure, surest = data["confidence"], data["confidence"]["exact_of_surest_nine_tenths"]
     return "\n\n".join(
         [
             "## Held-out real transitions\n\nEach predicted from its true past. The true hidden "
@@ -78,7 +78,7 @@ def _transitions(data: Data) -> str:
             ),
             f"Confidence: AUROC {number(sure['auroc'])}, calibration error "
             f"{number(sure['calibration_error'], 3)}; of the surest nine tenths "
-            f"{sure['exact_of_surest_nine_tenths']:.1%} are exact.",
+            f"{'-' if surest is None else f'{surest:.1%}'} are exact.",
         ]
     )
 

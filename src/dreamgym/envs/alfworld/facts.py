@@ -243,7 +243,10 @@ def reason(house: Household, action: str, next_state: str) -> str:
     if not things:
         return "This is no action."
     thing, place = things[0], things[-1]
-    here = f"You are {'' if place in house.facing else 'not '}at {place}"
+    failed = next_state.startswith(NOTHING_HAPPENS)
+    # a place one cannot go to is here already, whether or not a look has told that yet
+    at = place in house.facing or (verb == "go" and failed)
+    here = f"You are {'' if at else 'not '}at {place}"
     if verb == "go":
         return f"{here}." if place in house.places else f"There is no place {place}."
     door = {True: "open", False: "closed", None: "without a door"}[house.is_open.get(place)]
@@ -254,19 +257,32 @@ def reason(house: Household, action: str, next_state: str) -> str:
         return f"You {'' if near else 'do not '}have {thing} before you."
     if verb == "use":
         holder = house.where(thing)
-        return f"{thing} is {f'at {holder}, ' if holder else 'not '}before you."
+        useless = f" A {kind_of(thing)} cannot be used." if holder and failed else ""
+        return f"{thing} is {f'at {holder}, ' if holder else 'not '}before you.{useless}"
     hand = "it" if house.held == thing else house.held or "nothing"
     clauses = [here, f"you carry {hand}"]
     if verb in ("take", "move") and house.is_open.get(place) is not None:
         clauses.append(f"it is {door}")
-    if verb == "take" and place in house.contents:
-        clauses.append(f"{kind_of(thing)} there: {_alike(house, place, kind_of(thing))}")
-    failed = next_state.startswith(NOTHING_HAPPENS)
+    if verb == "take":
+        clauses += _why_not_taken(house, thing, place, failed)
     shut = verb == "move" and door == "closed"  # a closed microwave heats all the same
     if verb != "take" and place in house.facing and hand == "it" and not shut:
         what = "take" if verb == "move" else verb
         clauses.append(f"a {kind_of(place)} {'cannot' if failed else 'can'} {what} it")
     return ", ".join(clauses) + "."
+
+
+def _why_not_taken(house: Household, thing: str, place: str, failed: bool) -> list[str]:
+    """What of the thing speaks for or against taking it, as far as hand and door let one try."""
+    known = place in house.contents
+    found = [f"{kind_of(thing)} there: {_alike(house, place, kind_of(thing))}"] if known else []
+    tried = place in house.facing and house.held is None and house.is_open.get(place) is not False
+    if not failed or not tried:
+        return found
+    if not known:
+        return [f"no {thing} there"]
+    fixed = thing in house.contents[place]
+    return [*found, f"a {kind_of(thing)} cannot be carried"] if fixed else found
 
 
 def _alike(house: Household, place: str, kind: str) -> str:

@@ -49,7 +49,8 @@ class AlfworldText:
         facts = house.facts()
         notes = []
         for turn in episode.turns:
-            why = reason(house, turn.action, turn.next_state)
+            acts = self.well_formed(turn.action)
+            why = reason(house, turn.action, turn.next_state) if acts else "This is no action."
             changed = apply(house, turn.action, turn.next_state)
             why = f"{why} {verdict(house, turn.action, turn.next_state)}".strip()
             now = house.facts()
