@@ -45,7 +45,6 @@ SECRET_FLAG = re.compile(
     r"|secret|credentials?)(=.*)?",
     re.IGNORECASE | re.DOTALL,
 )
-USAGE = 2
 INTERRUPTED = 130
 
 
@@ -55,7 +54,7 @@ def main() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command and return its exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run one command and return its exit code: the error's own, 130 for Ctrl-C."""
     tokens = [token for token in argv if token != "--debug"]
     debug = len(tokens) < len(argv)
     try:
@@ -66,7 +65,7 @@ def run(argv: Sequence[str]) -> int:
         if debug:
             raise
         print(f"error: {error}", file=sys.stderr)
-        return USAGE
+        return error.exit_code
     except KeyboardInterrupt:
         if debug:
             raise

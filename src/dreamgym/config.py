@@ -92,6 +92,8 @@ class RunConfig(Settings):
     """`real` runs the same loop in the real world, for comparison."""
     eval_every: Count = 0
     """Measure in the real world every so many steps; 0 only before and after."""
+    stop_after: Count = 5
+    """Updates in a row with nothing to learn from, after which the run stops; 0 never stops it."""
     save_every: Positive = 1
     """Steps between checkpoints."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,13 @@ from dreamgym.curriculum.curriculum import Curriculum
 from dreamgym.envs.base import MakeEnv
 from dreamgym.evaluate import evaluate
 from dreamgym.experience.dream import DreamWorld
+from dreamgym.experience.model import ExperienceModel
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.run_folder import swap_folder
-from dreamgym.types import Group, Task
+from dreamgym.types import Group, NothingToLearn, Task
 
 OnStep = Callable[[int, dict[str, float]], None]
 
@@ -41,8 +42,10 @@ async def train(
     cfg: RunConfig, parts: Parts, log: JsonlLog, folder: Path, on_step: OnStep = lambda s, m: None
 ) -> None:
     """`cfg.steps` updates; goes on after the last checkpoint where there is one."""
+    barren: list[Mapping[str, float]] = []  # updates in a row with nothing to learn from
     for step in range(parts.learner.step, cfg.steps):
         began = time.monotonic()
+        before = dream_counts(parts.dream.model)
         policy = parts.learner.policy(slots=cfg.rollout.in_flight)
         tasks = parts.curriculum.sample(step)
         seed = cfg.seed * 1_000_003 + step
@@ -52,6 +55,7 @@ async def train(
         rolled = time.monotonic()
 
         metrics = group_metrics(groups, cfg.train_world) | parts.learner.update(groups)
+        metrics |= dream_rates(dream_counts(parts.dream.model) - before)
         parts.curriculum.record(groups)  # half-solved tasks come back more often
         if cfg.train_world == "dream" and cfg.curriculum.variants_per_step:
             await parts.curriculum.grow(groups, parts.dream.model, step)
@@ -78,6 +82,9 @@ async def train(
         if (step + 1) % cfg.save_every == 0 or step + 1 == cfg.steps:
             save(parts, folder)
         on_step(step, metrics)
+        barren = [] if metrics["train/informative_groups"] else [*barren, metrics]
+        if len(barren) == cfg.stop_after:
+            raise NothingToLearn(why_barren(barren))
 
 
 def eval_rollout(cfg: RunConfig) -> RolloutConfig:
@@ -94,11 +101,44 @@ def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:
     faults = Counter(f"fault/{episode.fault.lower()}" for episode in episodes if episode.fault)
     turns = [turn for episode in valid for turn in episode.turns]
     return {
+        "reward/none_share": 1 - len(valid) / max(1, len(episodes)),
         f"{world}/train_success": sum(e.success for e in valid) / max(1, len(valid)),
         f"{world}/train_turns": len(turns) / max(1, len(valid)),
         f"{world}/invalid_actions": sum(not t.valid for t in turns) / max(1, len(turns)),
         **{name: count / len(episodes) for name, count in (endings + faults).items()},
     }
+
+
+def dream_counts(model: ExperienceModel) -> Counter[str]:
+    """What the experience model has been asked and what came of it, so far."""
+    return model.tally + Counter({f"fault_{k.lower()}": n for k, n in model.faults.items()})
+
+
+def dream_rates(counts: Counter[str]) -> dict[str, float]:
+    """Per answer: asked again, refused by a rule beforehand, at odds with the facts, each fault."""
+    answers = counts["answers"]
+    return {f"dream/{k}": n / max(1, answers) for k, n in counts.items() if k != "answers"}
+
+
+def why_barren(updates: Sequence[Mapping[str, float]]) -> str:
+    """What stood in the way of learning, the commonest first, and what can be done about it."""
+    skipped = {
+        reason: sum(metrics.get(f"skipped/{reason}", 0.0) for metrics in updates)
+        for reason in ("faults", "all_equal")
+    }
+    if skipped["faults"] > skipped["all_equal"]:
+        faults = [name for name in updates[-1] if name.startswith("fault/")]
+        worst = max(faults, key=lambda name: updates[-1][name], default="fault/").partition("/")[2]
+        why = (
+            f"FAULTS, mostly {worst.upper()}: episodes broke off by no fault of the policy. "
+            "Look at `dreamgym audit` of this run; fit the experience model longer"
+        )
+    else:
+        why = (
+            "ALL_EQUAL: every task's attempts ended alike, too hard or too easy for this policy. "
+            "Try larger groups, easier tasks or a longer clone"
+        )
+    return f"{len(updates)} updates in a row had no group to learn from. {why}"
 
 
 def remember(parts: Parts, groups: Sequence[Group], cfg: RunConfig, step: int) -> None:

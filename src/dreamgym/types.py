@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Literal
+from typing import ClassVar, Literal
 
 World = Literal["dream", "real"]
 By = Literal["world", "model", "rule"]
@@ -29,6 +29,14 @@ class Ending(StrEnum):
 
 class DreamGymError(Exception):
     """An error the user can act on: what happened, why, what to do. Shown without a traceback."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class NothingToLearn(DreamGymError):
+    """Update after update in which no group could teach anything: the run is stopped."""
+
+    exit_code = 4
 
 
 class WorldFault(Exception):

@@ -97,6 +97,15 @@ def test_only_a_state_that_tells_the_task_is_shown_without_it() -> None:
     assert shown == ["a room\nTask: take the key.", seen[1], "a box\nTask: take the key."]
 
 
+def test_p078_a_huge_state_is_cut_in_the_prompt_and_whole_in_the_trajectory() -> None:
+    huge = "x" * 100_000 + "put it down" + "y" * 99_989
+    (seen,) = policy_messages("put it down", [], huge)
+    assert "[... 187k chars cut ...]" in seen.text and len(seen.text) < 13_100
+    assert seen.text.endswith("\nTask: put it down.")  # the task stood in what was cut
+    turn = Turn(huge, "look", "", 0.0)
+    assert policy_messages("put it down", [turn], "s")[0] == seen and turn.state == huge
+
+
 def test_a_later_prompt_begins_with_every_earlier_one() -> None:
     turns = [Turn(f"s{i}", f"a{i}", 0.0, f"s{i + 1}") for i in range(4)]
     last = policy_messages("go", turns, "s4")

@@ -26,12 +26,13 @@ from dreamgym.audit.transitions import Prediction
 from dreamgym.envs.base import Env
 from dreamgym.envs.toy import make_toy_env, toy_expert, toy_tasks
 from dreamgym.experience.prompts import Answer
-from dreamgym.llm.base import Message
+from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.rollout import RolloutConfig
 from dreamgym.types import (
     Completion,
     DreamFault,
+    DreamGymError,
     Ending,
     Episode,
     StepResult,
@@ -247,6 +248,23 @@ def test_p019_failures_are_in_no_mean_and_are_counted() -> None:
     assert told["failures"] == {"UNREPAIRABLE": 1}
     none = asyncio.run(judge(ScriptedLLM(["no"]), [PREDICTION]))
     assert none["scores"] == dict.fromkeys(RUBRICS)
+
+
+class Unreachable(ScriptedLLM):
+    """Answers once, and is gone."""
+
+    async def complete(
+        self, prompt: Sequence[Message], sampling: Sampling, *, session: str = ""
+    ) -> Completion:
+        if self.prompts:
+            raise DreamGymError("the judge does not answer")
+        return await super().complete(prompt, sampling, session=session)
+
+
+def test_p021_a_judge_that_does_not_answer_is_counted_and_kills_nothing() -> None:
+    told = asyncio.run(judge(Unreachable([scores(diversity=2)]), [PREDICTION] * 3))
+    assert told["failures"] == {"JUDGE_UNAVAILABLE": 2}
+    assert (told["judged"], told["scores"]["diversity"]) == (1, 2)
 
 
 def test_the_judge_reads_texts_as_data() -> None:

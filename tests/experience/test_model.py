@@ -80,6 +80,16 @@ def test_the_second_try_is_another_draw_from_the_same_prompt() -> None:
     assert llm.prompts == [PROMPT, PROMPT]
 
 
+@pytest.mark.parametrize("kind", ["TRUNCATED", "TRUNCATED_REASONING"])
+def test_p004_p006_what_the_limit_cut_off_is_asked_again_with_twice_the_room(kind: str) -> None:
+    cut, wrong = model_over(UNREADABLE[kind], GOOD), model_over("?", GOOD)
+    for model, growth in ((cut, 2), (wrong, 1)):
+        asyncio.run(model.answer(PROMPT, "s", 7))
+        assert isinstance(model.llm, Listener)
+        first, second = model.llm.asked
+        assert second.max_tokens == growth * first.max_tokens
+
+
 def test_without_retries_nothing_is_asked_again() -> None:
     model = model_over("?", GOOD, retries=0)
     with pytest.raises(DreamFault):

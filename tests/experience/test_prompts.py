@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dreamgym.envs.text import Annotation, Note
 from dreamgym.experience.corpus import transition_conversations
 from dreamgym.experience.prompts import (
@@ -11,9 +13,11 @@ from dreamgym.experience.prompts import (
     hidden_question,
     lookup_message,
     opening,
+    question,
+    reopening,
     variant_messages,
 )
-from dreamgym.llm.base import Message
+from dreamgym.llm.base import Message, Role
 from dreamgym.types import Ending, Episode, Task, Turn
 
 TASK = Task(
@@ -109,6 +113,26 @@ def test_the_most_similar_transition_stands_nearest_to_the_facts_and_the_task_la
         "A is here. B is there. Task: take the key.",
     )
     assert lookup_message([], [], "take the key").text == "Task: take the key."
+
+
+def test_p075_a_past_that_an_assistant_opens_is_told_whole() -> None:
+    roles: tuple[Role, ...] = ("assistant", "user", "system")
+    for role in roles:
+        past = [Message(role, "I have opened ticket 7."), Message("user", "thank you")]
+        asked = question(Telling(), past, "s", "close ticket 7", ["A fact."], [], TASK)
+        assert asked[:2] == past
+
+
+def test_p078_a_huge_state_fills_no_prompt() -> None:
+    huge = "x" * 199_990 + "y" * 10
+    shown = [
+        opening(replace(TASK, first_state=huge)).text,
+        reopening(huge).text,
+        lookup_message([], [("look", huge)], "i").text,
+    ]
+    for text in shown:
+        assert len(text) < 14_000 and "y" * 10 in text
+        assert text.count("[... 187k chars cut ...]") == 1
 
 
 def test_hidden_facts_and_harder_tasks_are_asked_for_in_these_words() -> None:

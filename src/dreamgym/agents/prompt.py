@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from dreamgym.llm.base import Message
+from dreamgym.llm.base import Message, within_budget
 from dreamgym.types import Completion, Episode, Turn
 
 _ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
@@ -29,7 +29,8 @@ def policy_messages(instruction: str, turns: Sequence[Turn], state: str) -> list
 
 
 def _with_task(state: str, instruction: str) -> str:
-    return state if instruction in state else f"{state}\nTask: {instruction}."
+    seen = within_budget(state)
+    return seen if instruction in seen else f"{seen}\nTask: {instruction}."
 
 
 def acting_conversation(episode: Episode) -> list[Message]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dreamgym.audit.transitions import Prediction
 from dreamgym.experience.parse import objects, strip_reasoning
 from dreamgym.llm.base import LLM, Message, Sampling
-from dreamgym.types import Completion, DreamFault
+from dreamgym.types import Completion, DreamFault, DreamGymError
 
 RUBRICS = ("causal_consistency", "diversity", "informativeness", "hallucination")
 _INSTRUCTIONS = """\
@@ -87,12 +87,14 @@ async def judge(
     """Mean scores over what could be read; failures are counted by class and in no mean."""
 
     async def one(prediction: Prediction) -> dict[str, int] | str:
-        completion = await llm.complete(judge_messages(prediction), Sampling(0.0, 256))
-        on_answer()
         try:
-            return read_scores(completion)
+            return read_scores(await llm.complete(judge_messages(prediction), Sampling(0.0, 256)))
         except DreamFault as fault:
             return fault.kind
+        except DreamGymError:
+            return "JUDGE_UNAVAILABLE"
+        finally:
+            on_answer()
 
     asked = [p for p in predictions if p.answer is not None]
     told = await asyncio.gather(*map(one, asked))

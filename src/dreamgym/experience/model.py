@@ -140,9 +140,10 @@ class ExperienceModel:
 
         `check` raises DreamFault where an answer that can be read cannot be true.
         """
+        budget = self.config.max_tokens
         for attempt in range(self.config.retries + 1):
             temperature = self.config.temperature if attempt == 0 else 1.0
-            sampling = Sampling(temperature, self.config.max_tokens, seed + attempt)
+            sampling = Sampling(temperature, budget, seed + attempt)
             completion = await self.llm.complete(messages, sampling, session=session)
             self.tally["answers"] += 1
             self.tally["asked_again"] += attempt > 0
@@ -159,6 +160,8 @@ class ExperienceModel:
             except DreamFault as fault:
                 self.faults[fault.kind] += 1
                 last = fault
+                if completion.finish_reason == "length":
+                    budget *= 2
         raise last
 
     def _weigh(self, answer: Answer) -> Answer:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dreamgym.llm.base import Message
+from dreamgym.llm.base import Message, within_budget
 from dreamgym.settings import Settings
 from dreamgym.types import Task
 
@@ -41,14 +41,15 @@ class Answer:
 
 def opening(task: Task) -> Message:
     """The instruction stands before a first state that does not tell it."""
-    if task.instruction in task.first_state:
-        return Message("user", task.first_state)
-    return Message("user", f"{task.first_state}\n\nYour task is to: {task.instruction}")
+    seen = within_budget(task.first_state)
+    if task.instruction in seen:
+        return Message("user", seen)
+    return Message("user", f"{seen}\n\nYour task is to: {task.instruction}")
 
 
 def reopening(state: str) -> Message:
     """What stands in for the past where there is no history: the state the action is taken in."""
-    return Message("user", state)
+    return Message("user", within_budget(state))
 
 
 def action_message(action: str) -> Message:
@@ -96,7 +97,7 @@ def lookup_message(
     The instruction is said again where it is judged: a small model that had to look for it at the
     episode's start took the action's own words for what was wanted.
     """
-    shown = [f"Elsewhere: {action} > {state}" for action, state in reversed(similar)]
+    shown = [f"Elsewhere: {action} > {within_budget(state)}" for action, state in reversed(similar)]
     told = " ".join([*facts, f"Task: {instruction}."])
     return Message("system", "\n".join([*shown, told]))
 

@@ -20,6 +20,19 @@ class Message:
     ids: tuple[int, ...] = ()
 
 
+HEAD, TAIL = 11_000, 2_000
+"""Characters of a longer text that a model is shown: some three thousand tokens."""
+
+
+def within_budget(text: str) -> str:
+    """The text, or its head and tail around a mark of what was cut: one page fills no context."""
+    cut = len(text) - HEAD - TAIL
+    if cut <= 0:
+        return text
+    size = f"{cut / 1000:.0f}k" if cut >= 1000 else str(cut)
+    return f"{text[:HEAD]}\n[... {size} chars cut ...]\n{text[-TAIL:]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     temperature: float = 1.0
