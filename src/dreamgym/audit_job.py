@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -131,7 +132,7 @@ Part = Callable[[Audit, Tick], Coroutine[Any, Any, dict[str, Any]]]
 
 
 def run_audit(audit: Audit) -> dict[str, Any]:
-    """Every part, each once; returns all numbers and leaves them in `audit/audit.json`."""
+    """Every part, each once; returns all numbers and leaves them in `audit/`, and nothing else."""
     folder = audit.run / "audit"
     key = _fingerprint(audit)
     results: dict[str, Any] = {"config": asdict(audit.config), "run": audit.run.name}
@@ -243,33 +244,30 @@ def _confidence(model: ExperienceModel, predictions: Sequence[Prediction]) -> di
 
 async def _episodes(audit: Audit, tick: Tick) -> dict[str, Any]:
     """Real, dream and replayed, with the true hidden state and with a dreamt one."""
-    told: dict[str, Any] = {}
-    worlds = {
-        "true hidden state": audit.dream_with(known=audit.truth),
-        "dreamt hidden state": audit.dream_with(),
+    return {
+        "true hidden state": await awake(audit, audit.dream_with(known=audit.truth), tick),
+        "dreamt hidden state": await awake(audit, audit.dream_with(), tick),
     }
-    rollout = eval_rollout(audit.cfg)
+
+
+async def awake(audit: Audit, dream: DreamWorld, tick: Tick = lambda: None) -> dict[str, Any]:
+    """Every policy in one dream, in the real world, and the dream's actions again when awake."""
+    compared: dict[str, Compared] = {}
     with AlfworldWorld(audit.games, audit.config.backend) as real:
-        for hidden, dream in worlds.items():
-            compared: dict[str, Compared] = {}
-            for name, policy in audit.policies.items():
-                compared[name] = await compare(
-                    policy, audit.tasks, real.make_env, dream.make_env, rollout,
-                    seed=audit.cfg.seed, on_episode=tick,
-                )  # fmt: skip
-            rates = {name: one.data() for name, one in compared.items()}
-            rank = [
-                [rate[world]["value"] or 0.0 for rate in rates.values()]
-                for world in ("dream", "real")
-            ]
-            told[hidden] = {
-                "policies": rates,
-                "consistency": ratio(list(compared.values())),
-                "rank_agreement": rank_agreement(*rank),
-                "faults": dict(dream.model.faults),
-                "tally": dict(dream.model.tally),
-            }
-    return told
+        for name, policy in audit.policies.items():
+            compared[name] = await compare(
+                policy, audit.tasks, real.make_env, dream.make_env, eval_rollout(audit.cfg),
+                seed=audit.cfg.seed, on_episode=tick,
+            )  # fmt: skip
+    rates = {name: one.data() for name, one in compared.items()}
+    ranked = ([rate[w]["value"] or 0.0 for rate in rates.values()] for w in ("dream", "real"))
+    return {
+        "policies": rates,
+        "consistency": ratio(list(compared.values())),
+        "rank_agreement": rank_agreement(*ranked),
+        "faults": dict(dream.model.faults),
+        "tally": dict(dream.model.tally),
+    }
 
 
 async def _probes(audit: Audit, tick: Tick) -> dict[str, Any]:
@@ -344,10 +342,11 @@ def _bound(transitions: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def audit_run(
+@contextmanager
+def opened(
     run: Path, config: AuditConfig, progress: Progress, judge_folder: Path | None = None
-) -> dict[str, Any]:
-    """Judge a run folder's dream; needs no lock and changes nothing but `audit/`."""
+) -> Iterator[Audit]:
+    """A run folder's dream beside the real games it is judged by; needs no lock."""
     cfg = read_config(run)
     if not (run / "experience" / "model.safetensors").exists():
         raise DreamGymError(f"{run} holds no experience model yet: run `dreamgym fit` first")
@@ -355,4 +354,4 @@ def audit_run(
     llm = LocalLLM(*build.load_model(judge_folder), slots=16) if judge_folder else None
     with ReplayStore(run / "replay.sqlite") as store:
         dream = build.make_dream(cfg, store, run / "experience")
-        return run_audit(Audit(run, cfg, config, dream, games, store, progress, llm))
+        yield Audit(run, cfg, config, dream, games, store, progress, llm)

@@ -264,13 +264,14 @@ def audit(
     replayed in the real one, luck, probes, calibration; `--judge FOLDER` adds an LLM's opinion.
     """
     _require_train_extra()
-    from dreamgym.audit_job import AuditConfig, audit_run
+    from dreamgym.audit_job import AuditConfig, opened, run_audit
     from dreamgym.progress import RichProgress
     from dreamgym.report.audit import audit_text, write_audit
 
     _use_cores()
     config = AuditConfig(episodes, sequences, replays, backend=backend)
-    result = audit_run(run, config, RichProgress(), judge)
+    with opened(run, config, RichProgress(), judge) as what:
+        result = run_audit(what)
     written = write_audit(run / "audit", result)
     if json:
         print(json_text.dumps(result, indent=2))
