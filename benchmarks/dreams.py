@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.audit_job import AuditConfig, awake, opened
+from dreamgym.audit_job import opened
+from dreamgym.audit_parts import AuditConfig, awake
 from dreamgym.progress import RichProgress
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "alfworld-grpo.toml"

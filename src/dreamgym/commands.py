@@ -264,7 +264,8 @@ def audit(
     replayed in the real one, luck, probes, calibration; `--judge FOLDER` adds an LLM's opinion.
     """
     _require_train_extra()
-    from dreamgym.audit_job import AuditConfig, opened, run_audit
+    from dreamgym.audit_job import opened, run_audit
+    from dreamgym.audit_parts import AuditConfig
     from dreamgym.progress import RichProgress
     from dreamgym.report.audit import audit_text, write_audit
 

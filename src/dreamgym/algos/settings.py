@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SFTConfig(Settings):
-    num_tokens: Positive = 560_000
+    num_tokens: Positive = 750_000
     """How long to train, in tokens read."""
     tokens_per_step: Positive = 800
     """Small steps: a new model forms its copying skill over steps rather than tokens."""
@@ -25,7 +25,7 @@ class SFTConfig(Settings):
     """At its peak; it falls to 0 in a straight line."""
     warmup_steps: Count = 30
     """Steps until the peak."""
-    first_share: Share = 0.65
+    first_share: Share = 0.6
     """Of the tokens: only what can be learnt exactly, before what is partly chance joins in."""
     save_every: Positive = 200_000
     """Tokens between checkpoints of a fit in progress."""

@@ -11,12 +11,13 @@ from dreamgym.audit.bound import bound_text
 Data = Mapping[str, Any]
 
 
-def write_audit(folder: Path, data: Data) -> tuple[Path, Path, Path]:
-    """`audit.md` and `audit.png` beside the numbers; returns all three paths."""
-    text, figure = folder / "audit.md", folder / "audit.png"
+def write_audit(folder: Path, data: Data) -> tuple[Path, ...]:
+    """`audit.md`, `audit.png` and `dreams.md` beside the numbers; returns all four paths."""
+    text, figure, dreams = folder / "audit.md", folder / "audit.png", folder / "dreams.md"
     text.write_text(audit_text(data) + "\n\n![the audit](audit.png)\n")
+    dreams.write_text(dreams_text(data["dreams"]) + "\n")
     _draw(figure, data)
-    return folder / "audit.json", text, figure
+    return folder / "audit.json", text, figure, dreams
 
 
 def audit_text(data: Data) -> str:
@@ -28,6 +29,27 @@ def audit_text(data: Data) -> str:
         _small_parts(data),
     ]
     return "\n\n".join(parts)
+
+
+def dreams_text(data: Data) -> str:
+    """Dreams word for word, each with the hidden state that its agent does not see."""
+    parts = [f"# Dreams of the {data['policy']} policy"]
+    for number, dream in enumerate(data["dreams"], 1):
+        hidden = "\n".join(dream["hidden"].values()) or "(none could be dreamt up)"
+        parts += [f"## Dream {number}: {dream['ending']} {dream['fault']}".strip()]
+        parts += ["Hidden from the agent:", _quoted(hidden), "What the agent sees:"]
+        parts += [_quoted(dream["first_state"])]
+        parts += [
+            _quoted(f"> {turn['action']}\n{turn['next_state']}")
+            + f"\n\n{turn['by']}, reward {turn['reward']:g}"
+            for turn in dream["turns"]
+        ]
+    return "\n\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    """As code: whatever a model or a world wrote, no line of it can be a heading or a tag."""
+    return "\n".join("    " + line for line in text.splitlines())
 
 
 def percent(rate: Data | None) -> str:
