@@ -273,7 +273,7 @@ def reason(house: Household, action: str, next_state: str) -> str:
 
 
 def _why_looked(house: Household, verb: str) -> str:
-    """What tells the three apart: a small model that reads one reason for all takes them for one."""
+    """What tells the three apart: of one reason for all a small model makes one action."""
     if verb == "look":
         return f"You look round at {' '.join(house.facing) or 'no place'}."
     return (
