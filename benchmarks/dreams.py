@@ -62,6 +62,7 @@ def judged(run: Path, tasks: int) -> dict[str, Any]:
     return {
         **rates,
         "consistency": told["consistency"],
+        "consistency_faults_fail": told["consistency_faults_fail"],
         "policies": told["policies"],
         "fit_seconds": json.loads((run / "stages" / "fit.json").read_text())["seconds"],
     }

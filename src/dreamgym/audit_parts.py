@@ -214,6 +214,7 @@ async def awake(audit: Audit, dream: DreamWorld, tick: Tick = lambda: None) -> d
     return {
         "policies": rates,
         "consistency": ratio(list(compared.values())),
+        "consistency_faults_fail": ratio(list(compared.values()), faults_fail=True),
         "rank_agreement": rank_agreement(*ranked),
         "faults": dict(dream.model.faults),
         "tally": dict(dream.model.tally),

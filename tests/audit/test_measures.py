@@ -96,6 +96,8 @@ def test_a_dream_that_breaks_off_is_counted_and_leaves_the_rates() -> None:
     assert found.dream == found.replayed == (None,) * len(TASKS)
     assert found.faults == {"BROKEN": len(TASKS)}
     assert found.data()["dream"]["value"] is None
+    assert found.data()["consistency"]["value"] is None
+    assert found.data()["consistency_faults_fail"]["value"] == 0.0
     assert json.dumps(found.data(), allow_nan=False)
 
 

@@ -39,6 +39,7 @@ class Compared:
             "dream": rate_data(_rate(self.dream)),
             "replayed": rate_data(_rate(self.replayed)),
             "consistency": ratio([self]),
+            "consistency_faults_fail": ratio([self], faults_fail=True),
             "faults": dict(self.faults),
         }
 
@@ -103,17 +104,20 @@ async def replay(make_env: MakeEnv, task: Task, actions: Sequence[str]) -> bool 
         await env.close()
 
 
-def ratio(policies: Sequence[Compared], draws: int = 2000) -> dict[str, float | None]:
+def ratio(
+    policies: Sequence[Compared], *, faults_fail: bool = False, draws: int = 2000
+) -> dict[str, float | None]:
     """CR = replayed / real, pooled, with a bootstrap interval over tasks; None where real is 0.
 
-    Tasks whose dream was a fault leave both sides.
+    Tasks whose dream was a fault leave both sides, since nothing is learnt from them; with
+    `faults_fail` they count as replayed in vain, which also shows a dream that mostly breaks off.
     """
     pairs = np.array(
         [
-            (replayed, real)
+            (replayed or 0, real)
             for policy in policies
             for replayed, real in zip(policy.replayed, policy.real, strict=True)
-            if replayed is not None and real is not None
+            if real is not None and (faults_fail or replayed is not None)
         ],
         dtype=float,
     ).reshape(-1, 2)

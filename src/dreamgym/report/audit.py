@@ -59,6 +59,10 @@ def percent(rate: Data | None) -> str:
     return f"{rate['value']:.1%} [{rate['low']:.1%}, {rate['high']:.1%}]"
 
 
+def _spread(ratio: Data) -> str:
+    return f"{number(ratio['value'])} [{number(ratio['low'])}, {number(ratio['high'])}]"
+
+
 def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -115,11 +119,11 @@ def _episodes(hidden: str, data: Data) -> str:
         ]
         for name, told in data["policies"].items()
     ]
-    pooled = data["consistency"]
     told = (
-        f"CR = replayed / real over all policies: {number(pooled['value'])} "
-        f"[{number(pooled['low'])}, {number(pooled['high'])}]; rank agreement of dream and real "
-        f"(Kendall's tau): {number(data['rank_agreement'])}."
+        f"CR = replayed / real over all policies: {_spread(data['consistency'])} of dreams that "
+        f"came to an end, {_spread(data['consistency_faults_fail'])} where a dream that broke off "
+        "counts as a failure; rank agreement of dream and real (Kendall's tau): "
+        f"{number(data['rank_agreement'])}."
     )
     head = ["policy", "real", "dream", "replayed", "CR", "faults"]
     return "\n\n".join([f"## Whole episodes, {hidden}", _table(head, rows), told])
