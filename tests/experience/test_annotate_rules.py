@@ -90,7 +90,7 @@ def names_a_cause(action: str, reason: str) -> bool:
         "take": "you carry nothing" not in reason
         or "it is closed" in reason
         or (there is not None and thing not in there[1])
-        or f"no {thing} there" in reason,
+        or "nobody has seen into it" in reason,
         "move": "you carry it" not in reason or "it is closed" in reason,
         "examine": False,
         "use": False,

@@ -1,8 +1,8 @@
 """Facts in the world's own sentences: what a household log shows, and when it stops being true.
 
-A fact is one sentence about one entity ("On the shelf 1, you see a pen 1."). Three readers give
-them: `hindsight` from a log (what an episode shows later is what was hidden before), the true ones
-from the engine's state, and the experience model, which writes them itself while it dreams.
+A fact is one sentence about one entity ("On the shelf 1, you see a pen 1."). `hindsight` reads them
+from a log (what an episode shows later is what was hidden before), `true_household` from the
+engine's state, and `apply` keeps them while an episode goes on, lived or dreamt.
 """
 
 from __future__ import annotations
@@ -240,13 +240,9 @@ def reason(house: Household, action: str, next_state: str) -> str:
     verb = action.split(" ", 1)[0]
     if verb in ("look", "inventory", "help"):
         return _why_looked(house, verb)
-    if not things:
-        return "This is no action."
     thing, place = things[0], things[-1]
     failed = next_state.startswith(NOTHING_HAPPENS)
-    # a place one cannot go to is here already, whether or not a look has told that yet
-    at = place in house.facing or (verb == "go" and failed)
-    here = f"You are {'' if at else 'not '}at {place}"
+    here = f"You are {'' if place in house.facing else 'not '}at {place}"
     if verb == "go":
         return f"{here}." if place in house.places else f"There is no place {place}."
     door = {True: "open", False: "closed", None: "without a door"}[house.is_open.get(place)]
@@ -291,7 +287,7 @@ def _why_not_taken(house: Household, thing: str, place: str, failed: bool) -> li
     if not failed or not tried:
         return found
     if not known:
-        return [f"no {thing} there"]
+        return ["nobody has seen into it"]
     fixed = thing in house.contents[place]
     return [*found, f"a {kind_of(thing)} cannot be carried"] if fixed else found
 
@@ -369,6 +365,7 @@ def hindsight(episode: Episode) -> Household:
     moved: dict[str, dict[str, bool]] = {}  # place not yet shown -> thing: it was there at first
     for turn in episode.turns:
         doors, shown = dict(seen.is_open), set(seen.shown)
+        _note_shared_spot(seen, turn)
         apply(seen, turn.action, turn.next_state)
         for place, is_open in seen.is_open.items():
             if place not in doors:  # a door first told of by opening it was closed before
@@ -382,6 +379,24 @@ def hindsight(episode: Episode) -> Household:
             start.contents[place] = sorted(things, key=listing_order)
     start.neighbours = {place: list(names) for place, names in seen.neighbours.items()}
     return start
+
+
+def _note_shared_spot(seen: Household, turn: Turn) -> None:
+    """A place that one cannot go to is here already, and so is one that a hand has reached.
+
+    Only a `look` says so; without it the same facts would be followed by either answer.
+    """
+    verb = turn.action.split(" ", 1)[0]
+    place = next(reversed(ENTITY.findall(turn.action)), "")
+    if place not in seen.places or place in seen.facing or not seen.facing:
+        return
+    failed = turn.next_state.startswith(NOTHING_HAPPENS)
+    reached = verb in ("open", "close", "take", "move", *_STATE_VERBS)
+    if (turn.action == f"go to {place}" and failed) or (reached and not failed):
+        together = {*seen.facing, place, *seen.neighbours.get(place, ())}
+        seen.facing = sorted(together, key=listing_order)
+        for name in seen.facing:
+            seen.neighbours[name] = seen.facing
 
 
 def _note_blind_move(moved: dict[str, dict[str, bool]], seen: Household, turn: Turn) -> None:
