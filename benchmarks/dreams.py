@@ -29,7 +29,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "alfworld-grpo.toml"
 ABLATIONS: dict[str, list[str]] = {
     "as shipped": [],
     "no reasoning": ["--no-reasoning"],
-    "no history": ["--no-history"],
+    "with history": ["--experience.history", "true"],
     "no hidden state": ["--no-hidden-state"],
     "one retrieved transition": ["--experience.k", "1"],
 }

@@ -15,7 +15,18 @@ ROOT = REPO / "src" / "dreamgym"
 LAYERS = (
     *("types", "settings", "run_folder", "llm", "agents", "envs", "replay", "metrics_log"),
     *("experience", "curriculum", "algos", "rollout", "evaluate", "audit"),
-    *("config", "build", "train", "progress", "job", "audit_parts", "audit_job", "report", "serve"),
+    *(
+        "config",
+        "build",
+        "train_metrics",
+        "train",
+        "progress",
+        "job",
+        "audit_parts",
+        "audit_job",
+        "report",
+        "serve",
+    ),
     *("doctor", "commands", "cli", "__main__"),
 )
 HEAVY = ("torch", "transformers", "tokenizers", "safetensors")

@@ -56,9 +56,12 @@ VERSION = 2
 
 
 def _fingerprint(audit: Audit) -> str:
-    weights = (audit.run / "experience" / "model.safetensors").read_bytes()
-    told = json.dumps([VERSION, asdict(audit.config), audit.judge is not None])
-    return hashlib.sha256(weights + told.encode()).hexdigest()[:16]
+    told = json.dumps([VERSION, asdict(audit.config), str(audit.judge_folder)])
+    digest = hashlib.sha256(told.encode())
+    for name in ("experience", "cloned", "policy"):
+        for path in sorted((audit.run / name).glob("*.*")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _finished(path: Path, key: str) -> dict[str, Any] | None:
@@ -102,4 +105,4 @@ def opened(
     llm = LocalLLM(*build.load_model(judge_folder), slots=16) if judge_folder else None
     with ReplayStore(run / "replay.sqlite") as store:
         dream = build.make_dream(cfg, store, run / "experience")
-        yield Audit(run, cfg, config, dream, games, store, progress, llm)
+        yield Audit(run, cfg, config, dream, games, store, progress, llm, judge_folder)

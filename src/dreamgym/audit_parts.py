@@ -47,7 +47,7 @@ from dreamgym.replay.retrieve import LexicalRetriever
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect, group_number
 from dreamgym.train import eval_rollout
-from dreamgym.types import DreamFault, Episode, Task
+from dreamgym.types import DreamFault, DreamGymError, Episode, Task
 
 PROBE_TURNS = 20
 """A probe that has not been paid by then is not paid later: it does the same all the time."""
@@ -69,6 +69,11 @@ class AuditConfig:
     judged: int = 100  # transitions an LLM judge is asked about
     backend: Literal["fast", "engine"] = "fast"
 
+    def __post_init__(self) -> None:
+        for name in ("episodes", "sequences", "replays"):
+            if getattr(self, name) < 1:
+                raise DreamGymError(f"--{name} {getattr(self, name)}: an audit needs 1 or more")
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -82,6 +87,7 @@ class Audit:
     store: ReplayStore
     progress: Progress
     judge: LLM | None = None
+    judge_folder: Path | None = None
 
     @property
     def model(self) -> ExperienceModel:
@@ -297,15 +303,16 @@ async def dreams(audit: Audit, tick: Tick) -> dict[str, Any]:
     told = []
     for number, group in enumerate(groups):
         episode = group.episodes[0]
+        hidden: Mapping[str, str] | None
         try:
             hidden = await dream.start_facts(group.task, group_number(audit.cfg.seed, number))
         except DreamFault:
-            hidden = {}  # no world could be dreamt up for it: the fault is told
+            hidden = None  # no world could be dreamt up for it: the fault is told
         told.append(
             {
                 "task": group.task.instruction,
                 "first_state": group.task.first_state,
-                "hidden": dict(hidden),
+                "hidden": None if hidden is None else dict(hidden),
                 "turns": [
                     {"action": t.action, "by": t.by, "next_state": t.next_state, "reward": t.reward}
                     for t in episode.turns

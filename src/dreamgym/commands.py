@@ -258,7 +258,7 @@ def audit(
     backend: Literal["fast", "engine"] = "fast",
     json: bool = False,
 ) -> None:
-    """Judge a run's dream against held-out real play; leaves audit.json, audit.md and audit.png.
+    """Judge a run's dream against held-out real play: audit.json, audit.md, audit.png, dreams.md.
 
     Next states beside two baselines, whole episodes in either world and the dream's actions
     replayed in the real one, luck, probes, calibration; `--judge FOLDER` adds an LLM's opinion.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from dreamgym.curriculum.curriculum import Curriculum
 from dreamgym.envs.base import MakeEnv
 from dreamgym.evaluate import evaluate
 from dreamgym.experience.dream import DreamWorld
-from dreamgym.experience.model import ExperienceModel
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.run_folder import swap_folder
+from dreamgym.train_metrics import DreamMeter, group_metrics, nothing_to_learn
 from dreamgym.types import Group, NothingToLearn, Task
 
 OnStep = Callable[[int, dict[str, float]], None]
@@ -42,10 +41,9 @@ async def train(
     cfg: RunConfig, parts: Parts, log: JsonlLog, folder: Path, on_step: OnStep = lambda s, m: None
 ) -> None:
     """`cfg.steps` updates; goes on after the last checkpoint where there is one."""
-    barren: list[Mapping[str, float]] = []  # updates in a row with nothing to learn from
+    updates, dreamt = log.read(), DreamMeter(parts.dream.model)
     for step in range(parts.learner.step, cfg.steps):
         began = time.monotonic()
-        before = dream_counts(parts.dream.model)
         policy = parts.learner.policy(slots=cfg.rollout.in_flight)
         tasks = parts.curriculum.sample(step)
         seed = cfg.seed * 1_000_003 + step
@@ -55,7 +53,6 @@ async def train(
         rolled = time.monotonic()
 
         metrics = group_metrics(groups, cfg.train_world) | parts.learner.update(groups)
-        metrics |= dream_rates(dream_counts(parts.dream.model) - before)
         parts.curriculum.record(groups)  # half-solved tasks come back more often
         if cfg.train_world == "dream" and cfg.curriculum.variants_per_step:
             await parts.curriculum.grow(groups, parts.dream.model, step)
@@ -73,72 +70,26 @@ async def train(
             )
             metrics |= result.metrics("real")
         metrics |= {
+            **dreamt.since_last(),
             "time/rollout_s": rolled - began,
             "time/step_s": time.monotonic() - began,
             "curriculum/variants": float(len(parts.curriculum.variants)),
             "curriculum/share": sum(task.generation > 0 for task in tasks) / len(tasks),
         }
         log.append({"step": step, **metrics})
-        if (step + 1) % cfg.save_every == 0 or step + 1 == cfg.steps:
+        updates.append(metrics)
+        stuck = nothing_to_learn(updates, cfg.stop_after, to_come=cfg.steps - step - 1)
+        if stuck or (step + 1) % cfg.save_every == 0 or step + 1 == cfg.steps:
             save(parts, folder)
         on_step(step, metrics)
-        barren = [] if metrics["train/informative_groups"] else [*barren, metrics]
-        if len(barren) == cfg.stop_after:
-            raise NothingToLearn(why_barren(barren))
+        if stuck:
+            raise NothingToLearn(stuck)
 
 
 def eval_rollout(cfg: RunConfig) -> RolloutConfig:
     """As the world is: its own step limit, and no other."""
     limits = {"max_turns": 50, "invalid_limit": 50}
     return cfg.rollout.model_copy(update={"temperature": cfg.eval_temperature} | limits)
-
-
-def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:
-    """What the rollouts were like: success, endings, faults by class."""
-    episodes = [episode for group in groups for episode in group.episodes]
-    valid = [episode for episode in episodes if not episode.ending.is_fault]
-    endings = Counter(f"ending/{episode.ending}" for episode in episodes)
-    faults = Counter(f"fault/{episode.fault.lower()}" for episode in episodes if episode.fault)
-    turns = [turn for episode in valid for turn in episode.turns]
-    return {
-        "reward/none_share": 1 - len(valid) / max(1, len(episodes)),
-        f"{world}/train_success": sum(e.success for e in valid) / max(1, len(valid)),
-        f"{world}/train_turns": len(turns) / max(1, len(valid)),
-        f"{world}/invalid_actions": sum(not t.valid for t in turns) / max(1, len(turns)),
-        **{name: count / len(episodes) for name, count in (endings + faults).items()},
-    }
-
-
-def dream_counts(model: ExperienceModel) -> Counter[str]:
-    """What the experience model has been asked and what came of it, so far."""
-    return model.tally + Counter({f"fault_{k.lower()}": n for k, n in model.faults.items()})
-
-
-def dream_rates(counts: Counter[str]) -> dict[str, float]:
-    """Per answer: asked again, refused by a rule beforehand, at odds with the facts, each fault."""
-    answers = counts["answers"]
-    return {f"dream/{k}": n / max(1, answers) for k, n in counts.items() if k != "answers"}
-
-
-def why_barren(updates: Sequence[Mapping[str, float]]) -> str:
-    """What stood in the way of learning, the commonest first, and what can be done about it."""
-    skipped = {
-        reason: sum(metrics.get(f"skipped/{reason}", 0.0) for metrics in updates)
-        for reason in ("faults", "all_equal")
-    }
-    if skipped["faults"] > skipped["all_equal"]:
-        faults = [name for name in updates[-1] if name.startswith("fault/")]
-        worst = max(faults, key=lambda name: updates[-1][name], default="fault/").partition("/")[2]
-        why = (
-            f"FAULTS, mostly {worst.upper()}: episodes broke off by no fault of the policy. "
-            "Look at `dreamgym audit` of this run; fit the experience model longer"
-        )
-    else:
-        why = (
-            "ALL_EQUAL: every task's attempts ended alike, too hard or too easy for this policy. "
-            "Try larger groups, easier tasks or a longer clone"
-        )
-    return f"{len(updates)} updates in a row had no group to learn from. {why}"
 
 
 def remember(parts: Parts, groups: Sequence[Group], cfg: RunConfig, step: int) -> None:

@@ -24,8 +24,9 @@ def told(**change: object) -> str:
 def test_a_dream_is_told_with_what_its_agent_cannot_see() -> None:
     text = told()
     assert text.index("In the box 1, there is a pen.") < text.index("A room.")
-    assert "    > look\n    You see nothing.\n\nmodel, reward 0" in text
-    assert "none could be dreamt up" in told(hidden={}, fault="UNSOLVABLE", turns=[])
+    assert "Turn 1, by model, reward 0:\n\n    > look\n    You see nothing." in text
+    assert "none could be dreamt up" in told(hidden=None, fault="UNSOLVABLE", turns=[])
+    assert "dreamt without" in told(hidden={})
 
 
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r", "\n\n", "\u2028", "\x0b"])
@@ -39,4 +40,4 @@ def test_what_a_model_wrote_is_never_markup(breaks: str) -> None:
         hidden={"box 1": hostile},
     )
     ours = [line for line in text.splitlines() if line.strip() and not line.startswith("    ")]
-    assert [line.split()[0] for line in ours] == ["#", "##", "Hidden", "What", "model,"]
+    assert [line.split()[0] for line in ours] == ["#", "##", "Hidden", "What", "Turn"]

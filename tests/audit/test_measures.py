@@ -101,6 +101,11 @@ def test_a_dream_that_breaks_off_is_counted_and_leaves_the_rates() -> None:
     assert json.dumps(found.data(), allow_nan=False)
 
 
+def test_a_fault_of_the_real_world_is_never_the_dreams_failure() -> None:
+    one = Compared((True, True), (True, True), (None, True), {})
+    assert ratio([one])["value"] == ratio([one], faults_fail=True)["value"] == 1.0
+
+
 def test_a_ratio_to_nothing_is_none_and_is_not_hidden() -> None:
     assert ratio([compared(make_toy_env, lambda prompt: "look")])["value"] is None
 

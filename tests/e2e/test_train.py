@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import copy
 from pathlib import Path
 
 import pytest
 from toy_dreams import ToyText, toy_dream
 from toy_policy import clumsy_policy, toy_tokenizer
+from transformers import PreTrainedModel
 
 from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import LearnerConfig
@@ -21,7 +22,8 @@ from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.metrics_log import JsonlLog, read_jsonl
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig
-from dreamgym.train import Parts, dream_counts, dream_rates, group_metrics, train
+from dreamgym.train import Parts, train
+from dreamgym.train_metrics import DreamMeter, group_metrics, nothing_to_learn
 from dreamgym.types import Ending, Episode, Group, NothingToLearn
 
 TASKS = toy_tasks(4, seed=1)
@@ -38,18 +40,66 @@ def test_p019_a_reward_that_is_none_is_counted_and_in_no_mean() -> None:
 def test_dream_rates_are_of_answers_and_of_this_step_alone() -> None:
     model = toy_dream().model
     model.tally.update(answers=10, asked_again=1)
-    before = dream_counts(model)
-    model.tally.update(answers=20, asked_again=5, refused=10)
+    meter = DreamMeter(model)
+    model.tally.update(answers=20, asked_again=5, refused=5)
     model.faults["INCONSISTENT"] += 4
-    assert dream_rates(dream_counts(model) - before) == {
+    assert meter.since_last() == {
         "dream/asked_again": 0.25,
-        "dream/refused": 0.5,
-        "dream/fault_inconsistent": 0.2,
+        "dream/disagreed": 0.0,
+        "dream/by_rule": 0.2,
+        "dream/faults/inconsistent": 4.0,
     }
-    assert dream_rates(Counter()) == {}
+    nothing = {"dream/asked_again": 0.0, "dream/disagreed": 0.0, "dream/by_rule": 0.0}
+    assert meter.since_last() == nothing
 
 
-def run(dream: DreamWorld, path: Path, **changes: int) -> list[dict[str, object]]:
+def updates(informative: str, **more: float) -> list[dict[str, float]]:
+    """One update a letter: `+` taught something, `-` nothing."""
+    return [{"train/informative_groups": float(sign == "+"), **more} for sign in informative]
+
+
+@pytest.mark.parametrize(
+    ("informative", "stop_after", "to_come", "stops"),
+    [
+        ("-----", 5, 3, True),
+        ("------", 5, 3, True),
+        ("+-----", 5, 3, True),
+        ("----", 5, 3, False),
+        ("-----+", 5, 3, False),
+        ("++++-----", 5, 0, False),  # it has learnt, and is over
+        ("-----", 5, 0, True),  # it has learnt nothing at all
+        ("+", 0, 3, False),
+        ("--------", 0, 3, False),
+        ("", 5, 3, False),
+    ],
+)
+def test_p022_only_a_run_that_learns_nothing_is_stopped(
+    informative: str, stop_after: int, to_come: int, stops: bool
+) -> None:
+    assert bool(nothing_to_learn(updates(informative), stop_after, to_come=to_come)) is stops
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"skipped/faults": 3.0, "fault/inconsistent": 0.4, "fault/empty": 0.1}, "INCONSISTENT"),
+        ({"skipped/faults": 1.0, "skipped/all_equal": 2.0, "fault/empty": 0.1}, "ALL_EQUAL"),
+        ({"skipped/faults": 2.0, "ending/truncated": 1.0}, "model.context"),
+    ],
+)
+def test_p022_the_reason_is_the_real_one(more: dict[str, float], told: str) -> None:
+    earlier, last = updates("----", **more), updates("-", **{"skipped/all_equal": 1.0})
+    assert told in nothing_to_learn([*earlier, *last], 5, to_come=1)
+
+
+@pytest.fixture(scope="module")
+def cloned() -> PreTrainedModel:
+    return clumsy_policy(seed=0)
+
+
+def run(
+    dream: DreamWorld, model: PreTrainedModel, path: Path, **changes: int
+) -> list[dict[str, object]]:
     """Eight updates in a dream; returns what was logged."""
     cfg = RunConfig(
         steps=8,
@@ -57,7 +107,7 @@ def run(dream: DreamWorld, path: Path, **changes: int) -> list[dict[str, object]
         curriculum=CurriculumConfig(tasks_per_step=2, variants_per_step=0),
         **changes,
     )
-    learner = Learner(clumsy_policy(seed=0), toy_tokenizer(), LearnerConfig(optimizer="adamw"))
+    learner = Learner(copy.deepcopy(model), toy_tokenizer(), LearnerConfig(optimizer="adamw"))
     with ReplayStore(path / "replay.sqlite") as store, JsonlLog(path / "metrics.jsonl") as log:
         parts = Parts(
             learner=learner,
@@ -78,14 +128,18 @@ def broken_dream() -> DreamWorld:
     return DreamWorld(ExperienceModel(ScriptedLLM(lambda prompt: "{}"), ToyText(), config))
 
 
-def test_p022_five_updates_with_nothing_to_learn_from_stop_the_run(tmp_path: Path) -> None:
+def test_p022_five_updates_with_nothing_to_learn_from_stop_the_run(
+    cloned: PreTrainedModel, tmp_path: Path
+) -> None:
     with pytest.raises(NothingToLearn, match=r"FAULTS, mostly .*dreamgym audit") as caught:
-        run(broken_dream(), tmp_path)
+        run(broken_dream(), cloned, tmp_path)
     assert caught.value.exit_code == 4
     logged = list(read_jsonl(tmp_path / "metrics.jsonl"))
     assert len(logged) == 5 and (tmp_path / "policy").exists()  # nothing is lost
     assert all(line["skipped/faults"] == 2 for line in logged)
 
 
-def test_p022_nothing_stops_a_run_that_is_told_to_go_on(tmp_path: Path) -> None:
-    assert len(run(broken_dream(), tmp_path, stop_after=0)) == 8
+def test_p022_nothing_stops_a_run_that_is_told_to_go_on(
+    cloned: PreTrainedModel, tmp_path: Path
+) -> None:
+    assert len(run(broken_dream(), cloned, tmp_path, stop_after=0)) == 8

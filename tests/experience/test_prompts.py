@@ -123,7 +123,7 @@ def test_p075_a_past_that_an_assistant_opens_is_told_whole() -> None:
         assert asked[:2] == past
 
 
-def test_p078_a_huge_state_fills_no_prompt() -> None:
+def test_p078_a_huge_state_is_cut_in_every_prompt() -> None:
     huge = "x" * 199_990 + "y" * 10
     shown = [
         opening(replace(TASK, first_state=huge)).text,

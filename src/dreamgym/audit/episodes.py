@@ -116,8 +116,10 @@ def ratio(
         [
             (replayed or 0, real)
             for policy in policies
-            for replayed, real in zip(policy.replayed, policy.real, strict=True)
-            if real is not None and (faults_fail or replayed is not None)
+            for replayed, real, dream in zip(
+                policy.replayed, policy.real, policy.dream, strict=True
+            )
+            if real is not None and (replayed is not None or (faults_fail and dream is None))
         ],
         dtype=float,
     ).reshape(-1, 2)

@@ -29,7 +29,7 @@ class ExperienceConfig(Telling):
     """How a dream is dreamt."""
 
     max_tokens: int = 112
-    """For one answer: reasoning, next state, facts and reward."""
+    """For one answer: reasoning, next state and reward."""
     temperature: float = 0.0
     """Of the next state. 0 keeps luck out of a group's rewards."""
     retries: Annotated[int, Field(ge=0)] = 1
@@ -161,7 +161,7 @@ class ExperienceModel:
                 self.faults[fault.kind] += 1
                 last = fault
                 if completion.finish_reason == "length":
-                    budget *= 2
+                    budget = 2 * self.config.max_tokens
         raise last
 
     def _weigh(self, answer: Answer) -> Answer:

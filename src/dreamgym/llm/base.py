@@ -25,7 +25,7 @@ HEAD, TAIL = 11_000, 2_000
 
 
 def within_budget(text: str) -> str:
-    """The text, or its head and tail around a mark of what was cut: one page fills no context."""
+    """The text, or its head and tail around a mark that says how much was cut."""
     cut = len(text) - HEAD - TAIL
     if cut <= 0:
         return text

@@ -35,14 +35,17 @@ def dreams_text(data: Data) -> str:
     """Dreams word for word, each with the hidden state that its agent does not see."""
     parts = [f"# Dreams of the {data['policy']} policy"]
     for number, dream in enumerate(data["dreams"], 1):
-        hidden = "\n".join(dream["hidden"].values()) or "(none could be dreamt up)"
+        if dream["hidden"] is None:
+            hidden = "(none could be dreamt up)"
+        else:
+            hidden = "\n".join(dream["hidden"].values()) or "(nothing: dreamt without)"
         parts += [f"## Dream {number}: {dream['ending']} {dream['fault']}".strip()]
         parts += ["Hidden from the agent:", _quoted(hidden), "What the agent sees:"]
         parts += [_quoted(dream["first_state"])]
         parts += [
-            _quoted(f"> {turn['action']}\n{turn['next_state']}")
-            + f"\n\n{turn['by']}, reward {turn['reward']:g}"
-            for turn in dream["turns"]
+            f"Turn {number}, by {turn['by']}, reward {turn['reward']:g}:\n\n"
+            + _quoted(f"> {turn['action']}\n{turn['next_state']}")
+            for number, turn in enumerate(dream["turns"], 1)
         ]
     return "\n\n".join(parts)
 

@@ -1,0 +1,84 @@
+"""What the main loop counts, and how it sees that nothing is learnt."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.types import Group
+
+
+def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:
+    """What the rollouts were like: success, endings, faults by class."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    valid = [episode for episode in episodes if not episode.ending.is_fault]
+    endings = Counter(f"ending/{episode.ending}" for episode in episodes)
+    faults = Counter(f"fault/{episode.fault.lower()}" for episode in episodes if episode.fault)
+    turns = [turn for episode in valid for turn in episode.turns]
+    return {
+        "reward/none_share": 1 - len(valid) / max(1, len(episodes)),
+        f"{world}/train_success": sum(e.success for e in valid) / max(1, len(valid)),
+        f"{world}/train_turns": len(turns) / max(1, len(valid)),
+        f"{world}/invalid_actions": sum(not t.valid for t in turns) / max(1, len(turns)),
+        **{name: count / len(episodes) for name, count in (endings + faults).items()},
+    }
+
+
+class DreamMeter:
+    """Reads what an experience model counts, update by update."""
+
+    def __init__(self, model: ExperienceModel) -> None:
+        self._model = model
+        self._tally, self._faults = Counter(model.tally), Counter(model.faults)
+
+    def since_last(self) -> dict[str, float]:
+        """Shares of answers that were asked again or overruled, of actions refused by rule; and how
+        many answers and starts were refused, by class."""
+        tally, faults = self._model.tally - self._tally, self._model.faults - self._faults
+        self._tally, self._faults = Counter(self._model.tally), Counter(self._model.faults)
+        answers, asked = max(1, tally["answers"]), max(1, tally["answers"] + tally["refused"])
+        return {
+            "dream/asked_again": tally["asked_again"] / answers,
+            "dream/disagreed": tally["disagreed"] / answers,
+            "dream/by_rule": tally["refused"] / asked,
+            **{f"dream/faults/{kind.lower()}": float(number) for kind, number in faults.items()},
+        }
+
+
+def nothing_to_learn(updates: Sequence[Mapping[str, Any]], stop_after: int, *, to_come: int) -> str:
+    """Why a run should stop, if its last `stop_after` updates had no group to learn from.
+
+    A run that has learnt something and only its last updates did not is over anyway.
+    """
+    barren = list(
+        itertools.takewhile(lambda m: not m["train/informative_groups"], reversed(updates))
+    )
+    if not stop_after or len(barren) < stop_after or (not to_come and len(barren) < len(updates)):
+        return ""
+    return f"{len(barren)} updates in a row had no group to learn from. {_why(barren)}"
+
+
+def _why(updates: Sequence[Mapping[str, Any]]) -> str:
+    """What stood in the way of learning, and what can be done about it."""
+    sums: Counter[str] = Counter()
+    for metrics in updates:
+        sums.update({k: v for k, v in metrics.items() if k.startswith(("skipped/", "fault/"))})
+    if sums["skipped/all_equal"] >= sums["skipped/faults"]:
+        return (
+            "ALL_EQUAL: every task's attempts ended alike, too hard or too easy for this policy. "
+            "Try larger groups, easier tasks or a longer clone"
+        )
+    faults = [name for name in sums if name.startswith("fault/")]
+    if not faults:
+        return (
+            "FAULTS: the policy wrote no turn at all. Its prompt may be longer than its context: "
+            "see model.context and ending/truncated in metrics.jsonl"
+        )
+    worst = max(faults, key=lambda name: sums[name]).partition("/")[2].upper()
+    return (
+        f"FAULTS, mostly {worst}: episodes broke off by no fault of the policy. If it is a "
+        "dream, look at `dreamgym audit` of this run and fit the experience model longer"
+    )
