@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
+from dreamgym.config import OfflineConfig
 from dreamgym.settings import Settings, config_digest, describe, dump_toml, leaves, load_config
 from dreamgym.types import DreamGymError
 
@@ -346,3 +347,9 @@ def test_every_leaf_can_be_set_by_a_flag(schema, row):  # P106
 def test_every_leaf_says_what_it_means_and_holds_no_secret(schema, row):  # P102
     assert row.doc, f"{row.path} has no docstring under it"
     assert not row.path.endswith(("key", "token", "password", "secret"))
+
+
+@pytest.mark.parametrize(("noisy", "scarce"), [(0, True), (249, True), (250, False)])
+def test_few_offline_episodes_are_warned_of(noisy, scarce):
+    told = OfflineConfig(expert=0, noisy=noisy, random=0).scarce()
+    assert told.startswith(f"{noisy} offline episodes") is scarce and bool(told) is scarce

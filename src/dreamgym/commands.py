@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -169,6 +170,8 @@ def _train(tokens: Sequence[str], run_dir: Path, fresh: bool, json: bool, until:
     from dreamgym.report.summary import summary_table, verdict, write_figure
     from dreamgym.run_folder import open_run
 
+    if scarce := settings.offline.scarce():
+        print(f"warning: {scarce}", file=sys.stderr)
     _use_cores()
     with open_run(run_dir, settings, origins, seed=settings.seed, fresh=fresh) as folder:
         job = Job(settings, folder, RichProgress())

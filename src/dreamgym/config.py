@@ -39,6 +39,10 @@ class WorldConfig(Settings):
     """Official rooms hold 17 to 73; fewer make shorter sentences, for a smaller model."""
 
 
+ENOUGH_EPISODES = 250
+"""Read off results/dreams/data-size.png."""
+
+
 class OfflineConfig(Settings):
     """Real episodes logged before training; nothing of it happens online."""
 
@@ -56,6 +60,16 @@ class OfflineConfig(Settings):
     acting: bool = True
     """The shared weights also learn to write the actions of noisy logs that succeeded, as any
     language model that has read logs would; the policy starts from these weights."""
+
+    def scarce(self) -> str:
+        """A warning where there are too few logs for a dream to be worth much."""
+        number = self.expert + self.noisy + self.random
+        if number >= ENOUGH_EPISODES:
+            return ""
+        return (
+            f"{number} offline episodes: below {ENOUGH_EPISODES} the dream of official games got "
+            "clearly worse (benchmarks/dreams.py data-size); look at the audit before you trust it"
+        )
 
 
 class ModelConfig(Settings):

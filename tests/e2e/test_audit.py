@@ -101,10 +101,14 @@ def test_an_audit_without_a_dream_says_what_to_do(
         (["--no-hidden-state"], "hidden"),
     ],
 )
-def test_an_ablation_is_a_switch_of_fit(flags: list[str], off: str, tmp_path: Path) -> None:
+def test_an_ablation_is_a_switch_of_fit(
+    flags: list[str], off: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     tiny = [*TINY, "--fit.num-tokens", "2000", "--experience.max-tokens", "10"]
     assert cli(["fit", *tiny, *flags, "--run-dir", str(run), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "warning: 80 offline episodes" in told.err and json.loads(told.out)
     assert f"{off} = false" in (run / "config.toml").read_text()
     assert json.loads((run / "stages" / "audit.json").read_text())["exact"]["total"] > 0
 
