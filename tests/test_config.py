@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
-from dreamgym.config import OfflineConfig
+from dreamgym.config import OfflineConfig, RunConfig
 from dreamgym.settings import Settings, config_digest, describe, dump_toml, leaves, load_config
 from dreamgym.types import DreamGymError
 
@@ -347,6 +347,44 @@ def test_every_leaf_can_be_set_by_a_flag(schema, row):  # P106
 def test_every_leaf_says_what_it_means_and_holds_no_secret(schema, row):  # P102
     assert row.doc, f"{row.path} has no docstring under it"
     assert not row.path.endswith(("key", "token", "password", "secret"))
+
+
+class Pace(Settings):
+    """A section that stands in several places."""
+
+    steps: int = 10
+    rate: float = 0.5
+
+
+class Slow(Settings):
+    pace: Pace = Pace(steps=99)
+    name: str = "slow"
+
+
+class Both(Settings):
+    fast: Pace = Pace(steps=1, rate=0.1)
+    plain: Pace = Pace()
+    slow: Slow = Slow(name="slowest")
+
+
+def test_a_section_named_in_part_keeps_the_rest_of_its_own_defaults(write):
+    recipe = write("[fast]\nrate = 0.2\n[slow]\nname = 'x'\n")
+    told, _ = load_config(Both, recipe, ["--slow.pace.rate", "0.7", "--plain.rate", "0.3"])
+    assert told.fast == Pace(steps=1, rate=0.2)
+    assert told.slow == Slow(pace=Pace(steps=99, rate=0.7), name="x")
+    assert told.plain == Pace(steps=10, rate=0.3)
+
+
+def test_a_default_is_told_as_it_stands_in_its_place():
+    told = {doc.path: doc.default for doc in describe(Both)}
+    assert told["fast.steps"] == 1 and told["plain.steps"] == 10
+    assert told["slow.pace.steps"] == 99 and told["slow.name"] == "slowest"
+
+
+def test_the_embedded_default_keeps_its_own_whatever_else_is_set():
+    told, _ = load_config(RunConfig, None, ["--experience.k", "1", "--clone.sft.warmup-steps", "5"])
+    assert told.experience.history is RunConfig().experience.history
+    assert told.clone.sft.num_tokens == RunConfig().clone.sft.num_tokens
 
 
 @pytest.mark.parametrize(("noisy", "scarce"), [(0, True), (249, True), (250, False)])

@@ -116,7 +116,9 @@ class RunConfig(Settings):
     offline: OfflineConfig = OfflineConfig()
     model: ModelConfig = ModelConfig()
     fit: SFTConfig = SFTConfig()
-    experience: ExperienceConfig = ExperienceConfig()
+    experience: ExperienceConfig = ExperienceConfig(history=False)
+    """Without the history, since our tiny models predict worse with it (README): what counts of the
+    past stands in the facts. A larger model, or one without a hidden state, should have it."""
     clone: CloneConfig = CloneConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()

@@ -106,6 +106,7 @@ def test_an_ablation_is_a_switch_of_fit(
 ) -> None:
     run = tmp_path / "run"
     tiny = [*TINY, "--fit.num-tokens", "2000", "--experience.max-tokens", "10"]
+    tiny += ["--experience.history", "true"]  # as the paper has it
     assert cli(["fit", *tiny, *flags, "--run-dir", str(run), "--json"]) == 0
     told = capsys.readouterr()
     assert "warning: 80 offline episodes" in told.err and json.loads(told.out)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from dreamgym.settings.problems import unknown_key, validation_lines
-from dreamgym.settings.schema import Origin, Settings, kinds_of, leaves, section_of
+from dreamgym.settings.schema import Origin, Settings, default_of, kinds_of, leaves, section_of
 from dreamgym.types import DreamGymError
 
 S = TypeVar("S", bound=Settings)
@@ -40,6 +40,7 @@ def load_config(
             _put(tree, key, _typed(schema[key], text))
             origins[key] = "flag"
     if not problems:
+        _fill_sections(model, tree)
         try:
             # JSON is read strictly but knows lists from tuples and text from paths only by the
             # schema, which is what TOML needs; Python callers stay strict
@@ -77,6 +78,31 @@ def _unknown_keys(
         elif section is not None:
             problems += _unknown_keys(root, section, value, path)
     return problems
+
+
+def _fill_sections(model: type[Settings], tree: Tree) -> None:
+    """A section that is named in part keeps the rest of its own defaults, not of its class's.
+
+    One class can stand in two places with other defaults, as SFTConfig does for fit and clone.
+    """
+    for name, field in model.model_fields.items():
+        section = section_of(field)
+        if section is None or name not in tree:
+            continue
+        default = default_of(field)
+        if isinstance(default, Settings):
+            tree[name] = _over(default.model_dump(mode="json"), tree[name])
+        _fill_sections(section, tree[name])
+
+
+def _over(below: Tree, above: Tree) -> Tree:
+    both = {
+        key: _over(below[key], value)
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+        else value
+        for key, value in above.items()
+    }
+    return below | both
 
 
 def _leaf_values(

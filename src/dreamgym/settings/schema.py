@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -46,7 +47,7 @@ def describe(model: type[Settings]) -> list[FieldDoc]:
         FieldDoc(
             path,
             type_text(field),
-            to_jsonable_python(_default(field)),
+            to_jsonable_python(_default_at(model, path.split("."))),
             field.description or "",
             field.is_required(),
         )
@@ -54,7 +55,17 @@ def describe(model: type[Settings]) -> list[FieldDoc]:
     ]
 
 
-def _default(field: FieldInfo) -> Any:
+def _default_at(model: type[Settings], path: list[str]) -> Any:
+    """A leaf's default where it stands: a section's own default goes before its class's."""
+    name, *rest = path
+    field = model.model_fields[name]
+    default, section = default_of(field), section_of(field)
+    if section is not None and not isinstance(default, Settings):
+        return _default_at(section, rest)
+    return reduce(getattr, rest, default)
+
+
+def default_of(field: FieldInfo) -> Any:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
