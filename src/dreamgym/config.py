@@ -126,7 +126,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        if self.rollout.group_size < 2:
+        if self.rollout.group_size < 2 and self.learner.algorithm == "grpo":
             raise ValueError("rollout.group_size is below 2: advantages compare inside a group")
         if self.model.width % self.model.heads:
             raise ValueError("model.width must be a multiple of model.heads")

@@ -191,8 +191,12 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     """The main loop. The held-out games are known to the curriculum only by their hashes."""
     cfg = job.cfg
     checkpoint = settled(job.path / "policy")
-    model, tokenizer = build.load_model(checkpoint or job.path / "cloned")
-    start, _ = build.load_model(job.path / "cloned")
+    cloned = job.path / "cloned"
+    # adapters are put on what they were first put on; the checkpoint holds them apart as well
+    model, tokenizer = build.load_model(
+        cloned if cfg.learner.adapter.rank else checkpoint or cloned
+    )
+    held = cfg.learner.objective.kl > 0 and not cfg.learner.adapter.rank
     learner = Learner(
         model,
         tokenizer,
@@ -200,11 +204,17 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
         temperature=cfg.rollout.temperature,
         num_updates=cfg.steps,
         demonstrations=build.demonstration_rows(cfg, store, tokenizer),
-        reference=start,
+        reference=build.load_model(cloned)[0] if held else None,
     )
     tasks = build.training_tasks(games, store)
     held_out = [task_hash(task) for task in build.first_states(games.eval)]
-    curriculum = Curriculum(tasks, cfg.curriculum, seed=cfg.seed, held_out=held_out)
+    curriculum = Curriculum(
+        tasks,
+        cfg.curriculum,
+        seed=cfg.seed,
+        held_out=held_out,
+        by_cluster=cfg.learner.algorithm == "ppo",
+    )
     if checkpoint:
         learner.load_optimizer(checkpoint)
         curriculum.restore((checkpoint / "curriculum.json").read_text())

@@ -17,14 +17,16 @@ from dreamgym.algos.batch import (
     Batch,
     Row,
     conversation_row,
-    episode_row,
+    episode_rows,
     make_batch,
     split_rows,
-    token_logprobs,
 )
-from dreamgym.algos.grpo import grpo_loss
+from dreamgym.algos.credit import grpo_lesson
+from dreamgym.algos.forward import token_logprobs
+from dreamgym.algos.objective import policy_loss
+from dreamgym.algos.settings import LearnerConfig
 from dreamgym.llm.base import Message
-from dreamgym.types import Completion, Ending, Episode, Turn
+from dreamgym.types import Completion, Ending, Episode, Group, Turn
 
 
 def trained(row: Row) -> tuple[int, ...]:
@@ -36,7 +38,7 @@ def test_trained_ids_are_the_sampled_ids_for_a_thousand_random_episodes() -> Non
     drifted = 0
     for _ in range(1000):
         episode = play_at_random(rng, num_turns=rng.randint(1, 4))
-        row = episode_row(episode, 1.0)
+        (row,), _ = episode_rows(episode)
         completions = [turn.completion for turn in episode.turns if turn.completion]
         assert trained(row) == tuple(id for c in completions for id in c.ids)
         kept = [p for p, on in zip(row.logprobs, row.mask, strict=True) if on]
@@ -55,18 +57,30 @@ def test_a_tag_sampled_in_pieces_stays_in_pieces() -> None:  # P028
     prompt = tuple(encoder().prompt(policy_messages("look", turns, "again")))
     second = Completion("x", (*encoder().text_ids("x"), encoder().end), (-1.0, -1.0), prompt)
     turns.append(Turn("again", "x", 0.0, "end", True, second))
-    row = episode_row(Episode(TASK, tuple(turns), Ending.DONE, "dream"), 1.0)
+    (row,), _ = episode_rows(Episode(TASK, tuple(turns), Ending.DONE, "dream"))
     assert trained(row) == (*first.ids, *second.ids)
 
 
-def test_an_episode_whose_prompts_did_not_only_grow_is_refused() -> None:
+def test_an_episode_whose_prompts_did_not_only_grow_forks_and_trains_each_token_once() -> None:
     episode = play_at_random(random.Random(1), num_turns=3)
     first = episode.turns[0]
     assert first.completion is not None
-    other = replace(first.completion, ids=(*first.completion.ids[:-1], 9, 9, 9))
+    ids = (9,) * len(first.completion.ids)
+    other = replace(first.completion, ids=ids)
     broken = replace(episode, turns=(replace(first, completion=other), *episode.turns[1:]))
-    with pytest.raises(ValueError, match="does not open"):
-        episode_row(broken, 1.0)
+    rows, places = episode_rows(broken)  # rule 1: CLEAN or FORK, never silently realigned
+    assert [place.row for place in places] == [0, 1, 1]
+    completions = [turn.completion for turn in broken.turns if turn.completion]
+    for place, completion in zip(places, completions, strict=True):
+        assert rows[place.row].ids[place.start : place.stop] == completion.ids
+        assert rows[place.row].ids[: place.start] == completion.prompt_ids
+    assert sum(row.num_trained for row in rows) == sum(len(c.ids) for c in completions)
+    lesson = grpo_lesson(
+        [Group(TASK, (broken, play_at_random(random.Random(2), num_turns=1, reward=1.0)))],
+        LearnerConfig(negative=1.0),
+    )
+    assert lesson.metrics == {"train/forked_episodes": 1.0}
+    assert {a for row in lesson.rows[:2] for a in row.advantages if a} == {-1.0}  # P040
 
 
 def test_an_episode_that_no_language_model_played_is_refused() -> None:
@@ -75,7 +89,7 @@ def test_an_episode_that_no_language_model_played_is_refused() -> None:
     mixed = replace(llm, turns=(replace(llm.turns[0], completion=None), llm.turns[1]))
     for episode in (human, mixed, replace(human, turns=())):
         with pytest.raises(ValueError, match="cannot be trained on"):
-            episode_row(episode, 1.0)
+            episode_rows(episode)
 
 
 def head_gradient(batch: Batch) -> torch.Tensor:
@@ -89,7 +103,7 @@ def head_gradient(batch: Batch) -> torch.Tensor:
         seen.append(hidden)
 
     handle = model.model.register_forward_hook(keep)
-    loss, _ = grpo_loss(
+    loss, _ = policy_loss(
         token_logprobs(model, batch), batch, clip=(0.2, 0.28), num_tokens=int(batch.mask.sum())
     )
     loss.backward()
@@ -100,7 +114,7 @@ def head_gradient(batch: Batch) -> torch.Tensor:
 
 def test_no_gradient_comes_from_what_the_world_wrote() -> None:  # P034
     rng = random.Random(2)
-    row = episode_row(play_at_random(rng, num_turns=4), 1.0)
+    (row,), _ = episode_rows(play_at_random(rng, num_turns=4))
     row = replace(row, logprobs=(0.0,) * len(row.ids))
     noise = tuple(
         id if on else rng.randrange(5, len(small_tokenizer()))
@@ -110,17 +124,21 @@ def test_no_gradient_comes_from_what_the_world_wrote() -> None:  # P034
     # the hidden state at t predicts the token at t + 1
     predicts = torch.tensor([*row.mask[1:], False])
     for ids in (row.ids, noise):
-        gradient = head_gradient(make_batch([replace(row, ids=ids, advantage=1.0)]))[0]
+        gradient = head_gradient(make_batch([replace(row, ids=ids, advantages=(1.0,) * len(ids))]))[
+            0
+        ]
         assert (gradient[~predicts] == 0).all()
         assert (gradient[predicts] > 0).all()
 
 
 def test_the_loss_does_not_see_the_model_where_it_did_not_write() -> None:  # engines.md rule 4
-    batch = make_batch([Row((5, 6, 7, 8), (False, True, False, True), (0.0, -1.0, 0.0, -2.0), 1.5)])
+    batch = make_batch(
+        [Row((5, 6, 7, 8), (False, True, False, True), (0.0, -1.0, 0.0, -2.0), (1.5,) * 4)]
+    )
     logprobs = torch.tensor([[0.0, -0.5, -9.0, -2.5]])
-    got, metrics = grpo_loss(logprobs, batch, clip=(0.2, 0.28), num_tokens=2)
+    got, metrics = policy_loss(logprobs, batch, clip=(0.2, 0.28), num_tokens=2)
     logprobs[0, 2] = -0.001
-    again, metrics_again = grpo_loss(logprobs, batch, clip=(0.2, 0.28), num_tokens=2)
+    again, metrics_again = policy_loss(logprobs, batch, clip=(0.2, 0.28), num_tokens=2)
     assert got.item() == again.item() and metrics == metrics_again
 
 
@@ -133,7 +151,7 @@ def test_a_conversation_trains_what_the_assistant_says_and_its_end() -> None:
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass_and_ignore_padding() -> None:
     model = small_model()
-    rows = [episode_row(e, 1.0) for e in group_of([0.0] * 4, seed=3).episodes]
+    rows = [row for e in group_of([0.0] * 4, seed=3).episodes for row in episode_rows(e)[0]]
     assert len({len(row.ids) for row in rows}) > 1
     with torch.no_grad():
         together = token_logprobs(model, make_batch(rows), temperature=0.7)
@@ -156,10 +174,10 @@ def test_every_row_is_in_one_part_and_no_part_is_too_large(sizes: list[int], mos
 
 
 def test_rows_and_batches_with_parts_of_different_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 ids, 1 mask"):
+    with pytest.raises(ValueError, match="2 ids, and"):
         Row((1, 2), (True,))
-    with pytest.raises(ValueError, match="1 logprobs"):
+    with pytest.raises(ValueError, match="2 ids, and"):
         Row((1, 2), (True, True), (0.5,))
     a, b = torch.zeros(2, 3), torch.zeros(2, 4)
     with pytest.raises(ValueError, match="shapes differ"):
-        Batch(a, a, b, a)
+        Batch(a, a, b, a, a)

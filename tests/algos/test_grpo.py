@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.testing import assert_close
 
-from dreamgym.algos.batch import Batch, Row, make_batch, token_logprobs
-from dreamgym.algos.grpo import group_advantages, grpo_loss, reference_kl
-from dreamgym.algos.learner import group_rows
+from dreamgym.algos.batch import Batch, Row, make_batch
+from dreamgym.algos.credit import grpo_lesson
+from dreamgym.algos.forward import token_logprobs
+from dreamgym.algos.grpo import group_advantages
+from dreamgym.algos.objective import policy_loss, reference_kl
 from dreamgym.algos.settings import LearnerConfig
 
 CLIP = (0.2, 0.28)
@@ -24,7 +26,7 @@ CLIP = (0.2, 0.28)
 
 def one_token(logprob: float, sampled: float, advantage: float) -> tuple[torch.Tensor, Batch]:
     """The log-probability of a single trained token now, and the batch that holds it."""
-    batch = make_batch([Row((3, 4), (False, True), (0.0, sampled), advantage)])
+    batch = make_batch([Row((3, 4), (False, True), (0.0, sampled), (0.0, advantage))])
     return torch.tensor([[0.0, logprob]], requires_grad=True), batch
 
 
@@ -77,7 +79,7 @@ def test_advantages_agree_with_numpy(returns: list[float]) -> None:
 )
 def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient: float) -> None:
     logprobs, batch = one_token(math.log(ratio), 0.0, advantage)
-    got, metrics = grpo_loss(logprobs, batch, clip=CLIP, num_tokens=1)
+    got, metrics = policy_loss(logprobs, batch, clip=CLIP, num_tokens=1)
     got.backward()
     assert got.item() == pytest.approx(loss, abs=1e-6)
     assert logprobs.grad is not None
@@ -88,7 +90,7 @@ def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient
 def test_the_drift_from_the_sampler_is_measured_by_a_number_that_is_never_negative() -> None:
     for ratio, want in [(1.0, 0.0), (1.5, 0.5 - math.log(1.5)), (0.5, -0.5 + math.log(2))]:
         logprobs, batch = one_token(math.log(ratio) - 1.0, -1.0, 1.0)
-        _, metrics = grpo_loss(logprobs, batch, clip=CLIP, num_tokens=1)
+        _, metrics = policy_loss(logprobs, batch, clip=CLIP, num_tokens=1)
         assert metrics["policy/kl_to_sampler"] == pytest.approx(want, abs=1e-6)
 
 
@@ -134,12 +136,14 @@ def test_the_loss_agrees_with_numpy(seed: int) -> None:
         old, new = rng.uniform(-4, 0, size), rng.uniform(-4, 0, size)
         advantage = float(rng.normal())
         sampled = (0.0, *(old * mask).tolist())
-        rows.append(Row((7,) * (size + 1), (False, *mask.tolist()), sampled, advantage))
+        rows.append(
+            Row((7,) * (size + 1), (False, *mask.tolist()), sampled, (advantage,) * (size + 1))
+        )
         now.append(torch.tensor([0.0, *new], dtype=torch.float64))
         want += numpy_loss(mask, np.float32(old).astype(np.float64), new, np.float32(advantage))
         num_tokens += int(mask.sum())
     logprobs = torch.nn.utils.rnn.pad_sequence(now, batch_first=True)
-    got, _ = grpo_loss(logprobs, make_batch(rows), clip=CLIP, num_tokens=num_tokens)
+    got, _ = policy_loss(logprobs, make_batch(rows), clip=CLIP, num_tokens=num_tokens)
     assert abs(got.item() - want / num_tokens) < 1e-6
 
 
@@ -154,9 +158,9 @@ def numpy_loss(
 
 def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
     model = small_model()
-    rows, _ = group_rows(
+    rows = grpo_lesson(
         [group_of([1.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.0, 0.0], seed=5)], LearnerConfig(negative=1.0)
-    )
+    ).rows
     random.Random(0).shuffle(rows)
     assert len({len(row.ids) for row in rows}) > 3, "the lengths must be ragged"
     num_tokens = sum(row.num_trained for row in rows)
@@ -165,7 +169,7 @@ def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:
         model.zero_grad()
         for start in range(0, len(rows), size):
             batch = make_batch(rows[start : start + size])
-            loss, _ = grpo_loss(
+            loss, _ = policy_loss(
                 token_logprobs(model, batch), batch, clip=CLIP, num_tokens=num_tokens
             )
             loss.backward()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +25,10 @@ from episodes import (
 )
 from safetensors import SafetensorError
 
-from dreamgym.algos.batch import Row, conversation_row, make_batch, token_logprobs
-from dreamgym.algos.learner import Learner, deal_rows, group_rows
+from dreamgym.algos.batch import Row, conversation_row, deal_rows, make_batch
+from dreamgym.algos.credit import grpo_lesson
+from dreamgym.algos.forward import token_logprobs
+from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import LearnerConfig, SFTConfig
 from dreamgym.algos.sft import fit
 from dreamgym.envs.toy import ToyEnv, make_toy_env, toy_tasks
@@ -36,12 +41,23 @@ PUBLISHED = LearnerConfig(negative=1.0, credit_refused=True)
 CANARY = [Message("user", "You are in a room.")]
 
 
-def learner(seed: int = 0, temperature: float = 1.0, **settings: float) -> Learner:
+def learner(seed: int = 0, temperature: float = 1.0, **settings: Any) -> Learner:
     """Plain GRPO: one AdamW step for all rows, failed attempts included."""
     plain = {"optimizer": "adamw", "learning_rate": 1e-2, "warmup_steps": 0, "epochs": 1}
     plain |= {"negative": 1.0, "credit_refused": True}
     config = LearnerConfig.model_validate(plain | {"minibatch_tokens": 10**6} | settings)
     return Learner(small_model(seed), small_tokenizer(), config, temperature=temperature)
+
+
+def group_rows(groups: Sequence[Group], config: LearnerConfig) -> tuple[list[Row], Counter[str]]:
+    lesson = grpo_lesson(groups, config)
+    return lesson.rows, lesson.skipped
+
+
+def credit_of(row: Row) -> float:
+    """The one advantage that all its trained tokens have."""
+    (advantage,) = {a for a, on in zip(row.advantages, row.mask, strict=True) if on}
+    return advantage
 
 
 def say(policy: LocalLLM, temperature: float = 0.0) -> Completion:
@@ -88,7 +104,7 @@ def test_a_fault_leaves_the_groups_statistics(ending: Ending) -> None:  # P019; 
     mixed = replace(sound, episodes=(*sound.episodes[:3], faulty(ending, 1), *sound.episodes[3:]))
     assert group_rows([mixed], PUBLISHED) == group_rows([sound], PUBLISHED)
     # 2 of 7: mean 2/7, deviation sqrt(10)/7
-    advantages = sorted(row.advantage for row in group_rows([mixed], PUBLISHED)[0])
+    advantages = sorted(credit_of(row) for row in group_rows([mixed], PUBLISHED)[0])
     assert advantages == pytest.approx([-2 / 10**0.5] * 5 + [5 / 10**0.5] * 2, abs=1e-9)
 
 
@@ -96,7 +112,7 @@ def test_a_policy_is_held_to_where_it_began() -> None:
     began = weights(small_model())
     moved = {}
     for kl in (0.0, 100.0):
-        subject = learner(kl=kl, learning_rate=1e-3)
+        subject = learner(objective={"kl": kl}, learning_rate=1e-3)
         for seed in range(8):
             metrics = subject.update([group_of([0.0, 1.0], seed=seed)])
         now = weights(subject.model)
@@ -108,15 +124,15 @@ def test_a_policy_is_held_to_where_it_began() -> None:
 
 def test_failed_attempts_weigh_as_much_as_is_asked() -> None:
     group = group_of([1.0, 0.0, 0.0, 0.0])  # Eq. 3: sqrt(3), and -1/sqrt(3) three times
-    published = [row.advantage for row in group_rows([group], PUBLISHED)[0]]
+    published = [credit_of(row) for row in group_rows([group], PUBLISHED)[0]]
     assert published == pytest.approx([3**0.5, *[-(3**-0.5)] * 3])
     half = [
-        row.advantage
+        credit_of(row)
         for row in group_rows([group], PUBLISHED.model_copy(update={"negative": 0.5}))[0]
     ]
     assert half == pytest.approx([3**0.5, *[-(3**-0.5) / 2] * 3])
     rows, skipped = group_rows([group], PUBLISHED.model_copy(update={"negative": 0.0}))
-    assert [row.advantage for row in rows] == pytest.approx([3**0.5])
+    assert [credit_of(row) for row in rows] == pytest.approx([3**0.5])
     assert not skipped, "it was informative, though most of it was left out"
 
 

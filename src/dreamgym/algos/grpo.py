@@ -1,54 +1,63 @@
-"""GRPO: PPO's clipped objective, advantages taken inside each group (Eq. 3; arXiv 2402.03300)."""
+"""GRPO's advantages: attempts at one task compared with each other (Eq. 3; arXiv 2402.03300)."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dreamgym.algos.batch import Batch
-
-TOLERANCE = 1e-6  # returns lie in [0, 1] and are sums: what rounding sets apart is equal
+from dreamgym.types import Episode
 
 
-def group_advantages(rewards: Tensor) -> Tensor:
-    """Eq. 3: centre and scale returns (G,) of one group; equal returns give zeros.
+def group_advantages(
+    rewards: Tensor, *, scaled: bool = True, leave_one_out: bool = False, min_range: float = 1e-6
+) -> Tensor:
+    """Eq. 3: centre and scale returns (G,) of one group; returns within `min_range` give zeros.
 
     Equality is tested on the returns themselves: a float's standard deviation of equal numbers need
     not be 0, and dividing by it would turn rounding into advantages. So would 0.1 + 0.2 beside 0.3.
+    With `leave_one_out` the baseline is the mean of the others (RLOO, arXiv 2402.14740).
     """
-    if rewards.numel() == 0 or bool(rewards.max() - rewards.min() <= TOLERANCE):
+    if rewards.numel() < 2 or bool(rewards.max() - rewards.min() <= min_range):
         return torch.zeros_like(rewards)
-    return (rewards - rewards.mean()) / rewards.std(correction=0)
+    centred = rewards - rewards.mean()
+    if leave_one_out:
+        centred = centred * rewards.numel() / (rewards.numel() - 1)
+    return centred / rewards.std(correction=0) if scaled else centred
 
 
-def grpo_loss(
-    logprobs: Tensor, batch: Batch, *, clip: tuple[float, float], num_tokens: float
-) -> tuple[Tensor, dict[str, float]]:
-    """Clipped policy gradient, summed over the policy's tokens and divided by `num_tokens`.
+def scale_over(advantages: Sequence[Tensor]) -> list[Tensor]:
+    """Divide centred advantages of many groups by their common deviation."""
+    everything = torch.cat(list(advantages))
+    spread = everything.square().mean().sqrt()
+    return [a / spread for a in advantages] if bool(spread) else list(advantages)
 
-    The paper writes no clip and no token form; these are PPO's clip with a higher upper bound and
-    DAPO's token sum. `num_tokens` counts the whole update and not this micro-batch, so that the
-    gradient does not depend on the split.
+
+def step_advantages(
+    episodes: Sequence[Episode], *, discount: float, scaled: bool = True, min_range: float = 1e-6
+) -> list[list[float]]:
+    """GiGPO (arXiv 2505.10978): turns of a group that saw the same state, compared by their
+    discounted return from there; 0 where nobody else came by, or nothing set them apart.
     """
-    ratio = torch.exp(logprobs - batch.logprobs)  # (B, T), 1 on the first pass
-    clipped = ratio.clamp(1 - clip[0], 1 + clip[1])
-    gain = torch.minimum(ratio * batch.advantages, clipped * batch.advantages)
-    loss = -(gain * batch.mask).sum() / num_tokens
-    # where the minimum took the clipped side: those tokens have no gradient
-    cut = (clipped * batch.advantages < ratio * batch.advantages) & batch.mask.bool()
-    drift = ((ratio - 1) - (logprobs - batch.logprobs)) * batch.mask  # k3, never negative
-    return loss, {
-        "policy/clip_fraction": cut.sum().item() / num_tokens,
-        "policy/kl_to_sampler": drift.sum().item() / num_tokens,
-    }
+    met: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    advantages: list[list[float]] = []
+    for number, episode in enumerate(episodes):
+        advantages.append([0.0] * len(episode.turns))
+        ahead = 0.0
+        for index in reversed(range(len(episode.turns))):
+            turn = episode.turns[index]
+            ahead = turn.reward + discount * ahead
+            met[turn.state].append((number, index, ahead))
+    for visits in met.values():
+        returns = torch.tensor([value for *_, value in visits], dtype=torch.float64)
+        compared = group_advantages(returns, scaled=scaled, min_range=min_range).tolist()
+        for (number, index, _), advantage in zip(visits, compared, strict=True):
+            advantages[number][index] = advantage
+    return advantages
 
 
-def reference_kl(logprobs: Tensor, reference: Tensor, batch: Batch, num_tokens: float) -> Tensor:
-    """KL(policy || reference) over the policy's tokens, divided by `num_tokens`.
-
-    Each token's k3 is weighted by its ratio to the sampler: without the weight its gradient is that
-    of the other divergence (engines disagree here; TRL 4967).
-    """
-    ratio = torch.exp(logprobs - batch.logprobs)
-    gap = reference - logprobs
-    return (ratio * (torch.exp(gap) - gap - 1) * batch.mask).sum() / num_tokens
+def informative_share(success: float, group_size: int) -> float:
+    """How many groups will have both a solved and a failed attempt, at this rate of success."""
+    return 1 - success**group_size - (1 - success) ** group_size

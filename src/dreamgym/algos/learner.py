@@ -7,22 +7,34 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from dreamgym.algos.batch import (
-    Batch,
-    Row,
-    episode_row,
-    make_batch,
-    split_rows,
-    token_logprobs,
+from dreamgym.algos.adapter import (
+    as_reference,
+    is_adapted,
+    keep_reference,
+    load_adapter,
+    merged,
+    save_adapter,
+    with_adapter,
 )
-from dreamgym.algos.grpo import group_advantages, grpo_loss, reference_kl
+from dreamgym.algos.batch import Batch, Row, deal_rows, make_batch, split_rows
+from dreamgym.algos.canary import check_same_weights
+from dreamgym.algos.credit import Lesson, grpo_lesson, ppo_lesson
+from dreamgym.algos.critic import Critic, ValueRow
+from dreamgym.algos.forward import hidden_states, token_logprobs, token_stats
+from dreamgym.algos.objective import (
+    entropy_bonus,
+    importance_weights,
+    policy_loss,
+    reference_kl,
+)
 from dreamgym.algos.optim import (
     load_optimizers,
     make_optimizers,
@@ -31,14 +43,12 @@ from dreamgym.algos.optim import (
 )
 from dreamgym.algos.settings import LearnerConfig
 from dreamgym.algos.sft import sft_loss
-from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.local import Encoder, LocalLLM
 from dreamgym.types import Group
-
-SkipReason = Literal["ALL_EQUAL", "FAULTS"]
 
 
 class Learner:
-    """GRPO on one policy. `step` counts updates asked for, also those without a signal."""
+    """GRPO or PPO on one policy. `step` counts updates asked for, also those without a signal."""
 
     def __init__(
         self,
@@ -51,38 +61,62 @@ class Learner:
         demonstrations: Sequence[Row] = (),
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """`reference` is what `config.kl` holds the policy to; a copy of `model` if not given.
+        """`reference` is what `objective.kl` holds the policy to; the policy as it begins, if none.
 
         The learning rate falls to 0 over `num_updates`, or stays where none is given; of the
         `demonstrations` each update imitates `config.demonstrations`.
         """
+        if config.adapter.rank and not is_adapted(model):
+            model = with_adapter(model, config.adapter)
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.reference = None
-        if config.kl:
-            self.reference = (reference or copy.deepcopy(model)).eval().requires_grad_(False)
+        self.encoder = Encoder(tokenizer)
         self.temperature = temperature  # log-probabilities are taken as they were sampled
-        self.optimizers = make_optimizers(
-            model, config.learning_rate, muon=config.optimizer == "muon"
-        )
         self.num_updates, self.demonstrations = num_updates, list(demonstrations)
         self.step = self.num_optimised = 0
-        model.eval()  # no dropout: the ratio must be 1 on the first pass
+        without_dropout(model)  # the ratio must be 1 on the first pass
+        if config.checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train(config.checkpointing)  # `transformers` checkpoints in training mode only
+        muon = config.optimizer == "muon"
+        self.critic = Critic(model, config.ppo, muon=muon) if config.algorithm == "ppo" else None
+        self.reference = self._reference(reference)
+        self.optimizers = make_optimizers(model, config.learning_rate, muon=muon)
+
+    def _reference(self, given: PreTrainedModel | None) -> PreTrainedModel | None:
+        """A frozen model; the policy's own base with frozen adapters, where it has adapters."""
+        if not self.config.objective.kl:
+            return None
+        if given is None and is_adapted(self.model):
+            keep_reference(self.model)
+            return self.model
+        return (given or copy.deepcopy(self.model)).eval().requires_grad_(False)
 
     def policy(self, *, slots: int = 64, context: int | None = None) -> LocalLLM:
         """A new handle on the weights as they are now: none is stale to sample from."""
-        return LocalLLM(self.model, self.tokenizer, slots=slots, context=context)
+        policy = LocalLLM(self.model, self.tokenizer, slots=slots, context=context)
+        check_same_weights(policy, self.model)
+        return policy
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """One GRPO update. Without a single unequal group it changes nothing, and says so."""
-        rows, skipped = group_rows(groups, self.config)
+        """One update. Without anything to tell episodes apart it changes nothing, and says so."""
+        lesson = self._lesson(groups)
         done, self.step = self.step, self.step + 1
+        rows, skipped = lesson.rows, lesson.skipped
         metrics = {f"skipped/{reason.lower()}": float(skipped[reason]) for reason in skipped}
+        metrics |= lesson.metrics
         metrics["train/informative_groups"] = 1 - sum(skipped.values()) / max(1, len(groups))
         metrics["train/tokens"] = float(sum(row.num_trained for row in rows))
-        if not rows:
-            return metrics
         rng = random.Random(self.step)
+        warming = False
+        if self.critic is not None:
+            if lesson.targets:
+                metrics["critic/loss"] = self._fit_critic(self.critic, lesson.targets, done, rng)
+            warming = done < self.config.ppo.critic_warmup
+        if not rows or warming:
+            return metrics
         number = min(self.config.demonstrations, len(self.demonstrations))
+        if self.config.objective.importance_cap:
+            rows, metrics["policy/sampler_gap"] = self._weighted(rows)
         rows = rows + rng.sample(self.demonstrations, number)
         parts = [
             part
@@ -90,17 +124,45 @@ class Learner:
             for part in deal_rows(rows, self.config.minibatch_tokens, rng)
         ]
         # the same for every step: one that happens to be short must not weigh as much as a full one
-        num_tokens = sum(row.num_trained for row in rows) * self.config.epochs / len(parts)
+        num_tokens = self._total(rows) * self.config.epochs / len(parts)
         sums: Counter[str] = Counter()
         for number, part in enumerate(parts):
-            progress = (done + number / len(parts)) / self.num_updates if self.num_updates else 0.0
+            progress = self._progress(done + number / len(parts))
             set_learning_rate(self.optimizers, self._learning_rate(progress))
             sums.update(self._optimise(part, num_tokens))
         return metrics | {name: value / len(parts) for name, value in sums.items()}
 
+    def _lesson(self, groups: Sequence[Group]) -> Lesson:
+        penal = self.reference is not None and self.config.objective.kl_in == "reward"
+        penalty = self._penalty if penal else None
+        if self.critic is None:
+            return grpo_lesson(groups, self.config, penalty)
+        return ppo_lesson(groups, self.config, self.critic, self.encoder, penalty)
+
+    def _total(self, rows: Sequence[Row]) -> float:
+        """What the sum over tokens is divided by."""
+        if self.config.objective.normalise == "constant":
+            return len(rows) * self.config.objective.constant_tokens
+        return sum(row.num_trained for row in rows)
+
+    def _progress(self, done: float) -> float:
+        return done / self.num_updates if self.num_updates else 0.0
+
     def _learning_rate(self, progress: float) -> float:
         warm = min(1.0, (self.num_optimised + 1) / (self.config.warmup_steps + 1))
         return self.config.learning_rate * warm * max(0.0, 1 - progress)
+
+    def _fit_critic(
+        self, critic: Critic, targets: Sequence[ValueRow], done: int, rng: random.Random
+    ) -> float:
+        """The critic's passes over an update's episodes; the mean loss of its steps."""
+        rate = self.config.ppo.critic_learning_rate * max(0.0, 1 - self._progress(done))
+        losses = [
+            critic.fit(part, self.config.micro_tokens, rate)
+            for _ in range(self.config.ppo.critic_epochs)
+            for part in deal_rows(targets, self.config.minibatch_tokens, rng)
+        ]
+        return sum(losses) / len(losses)
 
     def _optimise(self, rows: Sequence[Row], num_tokens: float) -> dict[str, float]:
         sums: Counter[str] = Counter()
@@ -125,71 +187,97 @@ class Learner:
         return dict(sums) | {"policy/grad_norm": float(norm)}
 
     def _policy_loss(self, batch: Batch, num_tokens: float) -> tuple[Tensor, dict[str, float]]:
-        logprobs = token_logprobs(self.model, batch, self.temperature)
-        clip = (self.config.clip_low, self.config.clip_high)
-        loss, metrics = grpo_loss(logprobs, batch, clip=clip, num_tokens=num_tokens)
+        objective = self.config.objective
+        hidden = hidden_states(self.model, batch.ids)
+        logprobs, entropy = token_stats(
+            self.model, hidden, batch, self.temperature, entropy=objective.entropy > 0
+        )
+        clip = (objective.clip_low, objective.clip_high)
+        loss, metrics = policy_loss(logprobs, batch, clip=clip, num_tokens=num_tokens)
         metrics["policy/loss"] = loss.item()
-        if self.reference is not None:
-            with torch.no_grad():
-                held = token_logprobs(self.reference, batch, self.temperature)
+        if objective.entropy:
+            bonus = entropy_bonus(entropy, batch, num_tokens)
+            metrics["policy/entropy"] = bonus.item()
+            loss = loss - objective.entropy * bonus
+        if self.reference is not None and objective.kl_in == "loss":
+            held = self._held(batch)
             divergence = reference_kl(logprobs, held, batch, num_tokens)
             metrics["policy/kl_to_reference"] = divergence.item()
-            loss = loss + self.config.kl * divergence
+            loss = loss + objective.kl * divergence
         return loss, metrics
 
+    @torch.no_grad()
+    def _held(self, batch: Batch) -> Tensor:
+        """What the reference says (B, T) of the policy's tokens."""
+        assert self.reference is not None
+        own = self.reference is self.model
+        with as_reference(self.model) if own else nullcontext():
+            return token_logprobs(self.reference, batch, self.temperature)
+
+    def _penalty(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        """k1 of every token against the reference, times `objective.kl`; its expectation is the
+        divergence, and as a reward (not as a loss) so is its gradient."""
+        costs = []
+        for row in rows:
+            batch = make_batch([row], self.model.device)
+            gap = (batch.logprobs - self._held(batch)) * batch.mask
+            costs.append(tuple((self.config.objective.kl * gap[0]).tolist()))
+        return costs
+
+    @torch.no_grad()
+    def _weighted(self, rows: Sequence[Row]) -> tuple[list[Row], float]:
+        """Rows whose ratio compares with the policy as it is now, weighted for having been sampled
+        by another; and how far the two are apart, in mean |log-probability|."""
+        result, gap, total = [], 0.0, 0
+        for part in split_rows(rows, self.config.micro_tokens):
+            batch = make_batch(part, self.model.device)
+            now = token_logprobs(self.model, batch, self.temperature)
+            cap = self.config.objective.importance_cap
+            weights = importance_weights(now, batch.logprobs * batch.mask, cap)
+            gap += ((now - batch.logprobs) * batch.mask).abs().sum().item()
+            for i, row in enumerate(part):
+                size = len(row.ids)
+                total += row.num_trained
+                result.append(
+                    replace(
+                        row,
+                        logprobs=tuple(now[i, :size].tolist()),
+                        weights=tuple(weights[i, :size].tolist()),
+                    )
+                )
+        return result, gap / total
+
     def save(self, folder: Path) -> None:
-        """Weights in Hugging Face's format; the optimiser's tensors as safetensors."""
-        self.model.save_pretrained(folder)
+        """Weights in Hugging Face's format, adapters merged; everything else as safetensors."""
+        if is_adapted(self.model):
+            merged(self.model).save_pretrained(folder)
+            save_adapter(self.model, folder / "adapter.safetensors")
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         save_optimizers(self.optimizers, folder / "optimizer.safetensors")
+        if self.critic is not None:
+            self.critic.save(folder)
         (folder / "learner.json").write_text(
             json.dumps({"step": self.step, "num_optimised": self.num_optimised})
         )
 
     def load_optimizer(self, folder: Path) -> None:
-        """Continue where `save` left off; the weights are loaded by whoever makes the model."""
+        """Continue where `save` left off. Weights are loaded by whoever makes the model, which
+        with adapters is the one they were put on: those alone are read here."""
+        if is_adapted(self.model):
+            load_adapter(self.model, folder / "adapter.safetensors")
         load_optimizers(self.optimizers, folder / "optimizer.safetensors")
+        if self.critic is not None:
+            self.critic.load(folder)
         state = json.loads((folder / "learner.json").read_text())
         self.step, self.num_optimised = state["step"], state["num_optimised"]
 
 
-def group_rows(
-    groups: Sequence[Group], config: LearnerConfig
-) -> tuple[list[Row], Counter[SkipReason]]:
-    """Rows with Eq. 3's advantages, those below 0 times `negative`; a row of 0 is left out.
-
-    Faults have no reward: they leave the group's statistics. A group that teaches nothing is
-    skipped before any forward pass, and counted by reason.
-    """
-    rows: list[Row] = []
-    skipped: Counter[SkipReason] = Counter()
-    for group in groups:
-        valid = [e for e in group.episodes if not e.ending.is_fault and e.turns]
-        if len(valid) < 2:
-            skipped["FAULTS"] += 1
-            continue
-        advantages = group_advantages(torch.tensor([e.reward for e in valid], dtype=torch.float64))
-        if not advantages.any():
-            skipped["ALL_EQUAL"] += 1
-            continue
-        for episode, advantage in zip(valid, advantages.tolist(), strict=True):
-            weighted = advantage * (config.negative if advantage < 0 else 1.0)
-            if weighted:
-                credited = weighted < 0 or config.credit_refused
-                rows.append(episode_row(episode, weighted, refused=credited))
-    return rows, skipped
-
-
-def deal_rows(rows: Sequence[Row], num_tokens: int, rng: random.Random) -> list[list[Row]]:
-    """Every row once, in a random order, in parts of about `num_tokens` tokens (or one row)."""
-    order = list(rows)
-    rng.shuffle(order)
-    parts: list[list[Row]] = []
-    size = num_tokens
-    for row in order:
-        if size + len(row.ids) > num_tokens:
-            parts.append([])
-            size = 0
-        parts[-1].append(row)
-        size += len(row.ids)
-    return parts
+def without_dropout(model: PreTrainedModel) -> None:
+    """Of every kind, LoRA's as well: what is trained must be what was sampled from."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0

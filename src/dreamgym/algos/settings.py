@@ -12,6 +12,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
 
 
 class SFTConfig(Settings):
@@ -31,7 +32,89 @@ class SFTConfig(Settings):
     """Tokens between checkpoints of a fit in progress."""
 
 
+class DPOConfig(Settings):
+    pairs: Count = 0
+    """Of a solved and a failed episode of one task, learnt from after cloning; 0 is no DPO."""
+    beta: Rate = 0.1
+    """How dearly a departure from the reference is bought; small lets the policy go far."""
+    learning_rate: Rate = 3e-4
+    """At its start; it falls to 0 in a straight line."""
+    epochs: Positive = 1
+    """Passes over the pairs."""
+    pairs_per_step: Positive = 8
+    """Pairs an optimiser step learns from."""
+
+
+class ObjectiveConfig(Settings):
+    clip_low: Share = 0.2
+    """How far a token's probability ratio may fall before its gain stops counting."""
+    clip_high: Weight = 0.28
+    """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
+    kl: Weight = 0.0
+    """Weight of the divergence from the policy that training began with; 0 needs no copy of it."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """`loss` adds k3, weighted by the ratio; `reward` takes k1 off every token's reward."""
+    entropy: Weight = 0.0
+    """Weight of the bonus for the entropy of each token's distribution."""
+    normalise: Literal["tokens", "constant"] = "tokens"
+    """What the sum over tokens is divided by: their number in the whole update (DAPO), or
+    `constant_tokens` for each episode (Dr. GRPO), so that long updates weigh more."""
+    constant_tokens: Positive = 128
+    """Tokens an episode of the policy's may write, for `normalise = "constant"`."""
+    importance_cap: Weight = 0.0
+    """Where the sampler was an older or a differently computed policy: tokens are weighted by how
+    much likelier they are now, at most by this (truncated importance sampling; 2 is usual). Costs
+    one more forward pass an update; 0 is off, since our sampler computes what the learner does."""
+
+
+class GRPOConfig(Settings):
+    scale: Literal["std", "none", "batch"] = "std"
+    """Advantages are divided by the deviation of their group (Eq. 3), of the whole update, or by
+    nothing (Dr. GRPO)."""
+    leave_one_out: bool = False
+    """The baseline is the mean of the other attempts (RLOO), not of all."""
+    min_range: Weight = 1e-3
+    """Returns of a group that lie closer together are equal: a judge's rounding is no signal."""
+    step_weight: Weight = 0.0
+    """Weight of GiGPO's step-level advantages, between turns that saw the same state; 0 is off."""
+    step_discount: Share = 0.95
+    """What a turn's return loses with every turn to the reward, where steps are compared."""
+
+
+class PPOConfig(Settings):
+    level: Literal["turn", "token"] = "turn"
+    """What a time step of GAE is. Token by token a long thought is discounted; turn by turn not."""
+    discount: Share = 1.0
+    """γ, per time step."""
+    trace: Share = 0.95
+    """λ of GAE: 0 trusts the critic for what follows, 1 trusts only what happened."""
+    whiten: bool = True
+    """Centre and scale advantages over all tokens of an update."""
+    critic: Literal["separate", "shared"] = "separate"
+    """A model of its own that starts from the policy's weights, or a head that reads the policy's
+    hidden states."""
+    critic_learning_rate: Rate = 1e-3
+    """At its peak, also of the head."""
+    critic_warmup: Count = 2
+    """Updates in which only the critic learns: an ignorant one would teach the policy noise."""
+    critic_epochs: Positive = 2
+    """Passes of the critic over the episodes of one update."""
+    value_clip: Weight = 0.2
+    """How far a value may move in one update before that stops paying; 0 is no bound."""
+
+
+class AdapterConfig(Settings):
+    rank: Count = 0
+    """LoRA's rank: only adapters are trained, by PEFT (extra `lora`); 0 trains all weights."""
+    alpha: Positive = 32
+    """LoRA's scale is alpha / rank."""
+    modules: str = "all-linear"
+    """What gets an adapter: PEFT's `all-linear`, or names divided by commas."""
+
+
 class LearnerConfig(Settings):
+    algorithm: Literal["grpo", "ppo"] = "grpo"
+    """Advantages inside groups of attempts, or from a learnt value function."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """For the matrices; everything else has AdamW."""
     learning_rate: Rate = 1e-3
@@ -42,20 +125,22 @@ class LearnerConfig(Settings):
     """Passes over the episodes of one update."""
     minibatch_tokens: Positive = 800
     """Tokens read per optimiser step: a tiny model learns over steps rather than tokens."""
+    micro_tokens: Positive = 8_192
+    """Padded tokens per forward pass; changes memory, not the gradient."""
+    checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: for large models."""
+    reward: Literal["sum", "outcome"] = "sum"
+    """What an episode's return is: all that its turns were paid, or what the last one was."""
     negative: Share = 0.0
-    """Weight of negative advantages; 1 is GRPO as published. With 0 failed attempts only set the
-    baseline: a tiny policy's are mostly one refused action again and again, and pushing down its
-    words takes them from the actions that succeed."""
+    """Weight of negative advantages; 1 is the algorithm as published. With 0 failed attempts only
+    set the baseline: a tiny policy's are mostly one refused action again and again, and pushing
+    down its words takes them from the actions that succeed."""
     credit_refused: bool = False
     """Whether actions that the world refused share in the credit of an attempt that succeeded."""
     demonstrations: Count = 75
     """Of the cloned demonstrations, how many each update imitates again, drawn by lot (as in DAPG,
     arXiv 1709.10087): some dozen solved dreams alone teach their own tasks and unteach the rest."""
-    clip_low: Share = 0.2
-    """How far a token's probability ratio may fall before its gain stops counting."""
-    clip_high: Annotated[float, Field(ge=0)] = 0.28
-    """A higher upper bound lets rare tokens grow (DAPO's clip-higher)."""
-    kl: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the divergence from the policy that training began with; 0 needs no copy of it."""
-    micro_tokens: Positive = 8_192
-    """Padded tokens per forward pass; changes memory, not the gradient."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    grpo: GRPOConfig = GRPOConfig()
+    ppo: PPOConfig = PPOConfig()
+    adapter: AdapterConfig = AdapterConfig()

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dreamgym.algos.batch import Batch, Row, make_batch, split_rows, token_logprobs
+from dreamgym.algos.batch import Batch, Row, make_batch, split_rows
+from dreamgym.algos.forward import token_logprobs
 from dreamgym.algos.optim import (
     load_optimizers,
     make_optimizers,

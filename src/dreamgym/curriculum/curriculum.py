@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated
 
 from pydantic import Field
 
+from dreamgym.curriculum.clusters import cluster
 from dreamgym.curriculum.entropy import group_returns, reward_entropy
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.settings import Settings
@@ -27,6 +28,8 @@ class CurriculumConfig(Settings):
     """λ: at most this share of a step's tasks are variants; the rest keeps real ones covered."""
     variants_per_step: int = 2
     """Variants asked for after each step; 0 switches task generation off."""
+    clusters: Annotated[int, Field(ge=1)] = 16
+    """Of like tasks. PPO takes reward entropy over a cluster, GRPO over a task's own attempts."""
     floor: float = 0.02
     """Entropy every task keeps, so that none is dropped for good."""
 
@@ -41,14 +44,20 @@ class Curriculum:
         *,
         seed: int,
         held_out: Collection[str] = (),
+        by_cluster: bool = False,
     ) -> None:
-        """`held_out` holds `task_hash`es that no variant may equal."""
+        """`held_out` holds `task_hash`es that no variant may equal; `by_cluster` is PPO's entropy,
+        whose group is not one task's attempts but a cluster's."""
         self.config, self.seed = config, seed
         self.tasks = list(tasks)
         self.variants: list[Task] = []
         self.entropy: dict[str, float] = {}
         self.refused: Counter[str] = Counter()
         self._known = {task_hash(task) for task in tasks} | set(held_out)
+        self._cluster: dict[str, int] = {}
+        if by_cluster and tasks:
+            numbers = cluster([task.instruction for task in tasks], config.clusters, seed=seed)
+            self._cluster = {t.id: n for t, n in zip(tasks, numbers, strict=True)}
 
     def sample(self, step: int) -> list[Task]:
         """Distinct tasks for one step, by entropy; at most λ of them variants."""
@@ -67,9 +76,20 @@ class Curriculum:
 
     def record(self, groups: Sequence[Group]) -> None:
         """Half-solved tasks come back more often; a group of faults says nothing."""
+        pooled: dict[int, list[float]] = defaultdict(list)
         for group in groups:
-            if returns := group_returns(group):
+            if not (returns := group_returns(group)):
+                continue
+            if self._cluster:
+                pooled[self._cluster[group.task.id]] += returns
+            else:
                 self.entropy[group.task.id] = reward_entropy(returns)
+        if pooled:
+            # one return is no spread: such a cluster keeps what was known of it
+            spread = {n: reward_entropy(returns) for n, returns in pooled.items() if returns[1:]}
+            for task, number in self._cluster.items():
+                if number in spread:
+                    self.entropy[task] = spread[number]
 
     async def grow(self, groups: Sequence[Group], model: ExperienceModel, step: int) -> list[Task]:
         """Write variants of this step's most unequal tasks; keep what the world can hold."""
@@ -81,6 +101,7 @@ class Curriculum:
             variant = await self._vary(seed_task, model, number)
             if variant is not None:
                 self.variants.append(variant)
+                self._join_cluster(variant)
                 grown.append(variant)
         return grown
 
@@ -109,6 +130,11 @@ class Curriculum:
             return None
         return variant
 
+    def _join_cluster(self, variant: Task) -> None:
+        """A harder task is still of its parent's kind."""
+        if self._cluster:
+            self._cluster[variant.id] = self._cluster[variant.parent]
+
     def state(self) -> str:
         """Everything that resuming needs, as JSON."""
         return json.dumps(
@@ -123,6 +149,8 @@ class Curriculum:
     def restore(self, state: str) -> None:
         data = json.loads(state)
         self.variants = [Task(**task) for task in data["variants"]]
+        for variant in self.variants:
+            self._join_cluster(variant)
         self.entropy = data["entropy"]
         self.refused = Counter(data["refused"])
         self._known = set(data["known"])

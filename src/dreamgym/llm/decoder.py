@@ -48,16 +48,16 @@ class Decoder:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
         self.slots, self.context = slots, context
-        weight = model.get_input_embeddings().weight
-        self.device, self.dtype = weight.device, weight.dtype
-        self.layers = [_snapshot(block) for block in model.model.layers]
-        self.embedding = weight.detach().clone()
-        self.norm = model.model.norm.weight.detach().clone()
-        head = model.get_output_embeddings().weight
-        self.head = self.embedding if head is weight else head.detach().clone()
+        body, head = model.get_decoder(), model.get_output_embeddings()
+        self.embedding = _weight(model.get_input_embeddings())
+        self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        self.layers = [_snapshot(block) for block in body.layers]
+        self.norm = _weight(body.norm)
+        tied = head.weight is model.get_input_embeddings().weight and not _adapters(head)
+        self.head = self.embedding if tied else _weight(head)
         positions = torch.arange(context, device=self.device)[None]
         with torch.no_grad():  # the model's own rotary module: it knows every scaling there is
-            cos, sin = model.model.rotary_emb(self.embedding[None, :1], positions)
+            cos, sin = body.rotary_emb(self.embedding[None, :1], positions)
         self.cos, self.sin = cos[0].to(self.dtype), sin[0].to(self.dtype)  # (context, head_dim)
         shape = (len(self.layers), 2, slots, self.kv_heads, context, self.head_dim)
         self.cache = torch.zeros(shape, device=self.device, dtype=self.dtype)
@@ -162,8 +162,24 @@ def _refuse_variants(model: PreTrainedModel) -> None:
     if "sliding_attention" in (config.get("layer_types") or ()):  # Llama's config has no such key
         raise ValueError("sliding-window attention is not computed here: every layer sees it all")
     unread = ("o_proj.bias", "gate_proj.bias", "up_proj.bias", "down_proj.bias")
-    if biased := [name for name, _ in model.named_parameters() if name.endswith(unread)]:
+    names = [name.replace(".base_layer", "") for name, _ in model.named_parameters()]
+    if biased := [name for name in names if name.endswith(unread)]:
         raise ValueError(f"{biased[0]} would be ignored: only query, key and value have a bias")
+
+
+def _adapters(module: Any) -> list[str]:
+    """The names of PEFT's adapters that have a part in what a layer computes."""
+    if not hasattr(module, "get_delta_weight") or module.disable_adapters:
+        return []
+    return [name for name in module.active_adapters if name in module.lora_A]
+
+
+def _weight(module: Any) -> Tensor:
+    """A copy of a layer's weight, with its adapters added in."""
+    weight = module.weight.detach().clone()
+    for name in _adapters(module):
+        weight += module.get_delta_weight(name).detach()
+    return weight
 
 
 def _snapshot(block: Any) -> _Layer:
@@ -172,13 +188,13 @@ def _snapshot(block: Any) -> _Layer:
     biases = [p.bias for p in projections if p.bias is not None]
     has_norms = hasattr(attention, "q_norm")  # Qwen3
     return _Layer(
-        norm=block.input_layernorm.weight.detach().clone(),
-        qkv=torch.cat([p.weight.detach() for p in projections]),
+        norm=_weight(block.input_layernorm),
+        qkv=torch.cat([_weight(p) for p in projections]),
         qkv_bias=torch.cat([b.detach() for b in biases]) if biases else None,
-        q_norm=attention.q_norm.weight.detach().clone() if has_norms else None,
-        k_norm=attention.k_norm.weight.detach().clone() if has_norms else None,
-        out=attention.o_proj.weight.detach().clone(),
-        mlp_norm=block.post_attention_layernorm.weight.detach().clone(),
-        gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
-        down=mlp.down_proj.weight.detach().clone(),
+        q_norm=_weight(attention.q_norm) if has_norms else None,
+        k_norm=_weight(attention.k_norm) if has_norms else None,
+        out=_weight(attention.o_proj),
+        mlp_norm=_weight(block.post_attention_layernorm),
+        gate_up=torch.cat([_weight(mlp.gate_proj), _weight(mlp.up_proj)]),
+        down=_weight(mlp.down_proj),
     )

@@ -1,0 +1,362 @@
+"""Eq. 2 by hand and against NumPy; the critic; what an episode's end means to it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from episodes import (
+    encoder,
+    group_of,
+    play_at_random,
+    same_bits,
+    small_model,
+    small_tokenizer,
+    weights,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.testing import assert_close
+
+from dreamgym.agents.prompt import policy_messages
+from dreamgym.algos.batch import Row, Written
+from dreamgym.algos.credit import ppo_lesson, ppo_steps
+from dreamgym.algos.critic import Critic, Steps
+from dreamgym.algos.learner import Learner
+from dreamgym.algos.ppo import explained_variance, gae, value_loss, whiten
+from dreamgym.algos.settings import LearnerConfig, PPOConfig
+from dreamgym.types import Ending, Episode, Group
+
+PUBLISHED = {"algorithm": "ppo", "negative": 1.0, "credit_refused": True}
+
+
+def config(**ppo: Any) -> LearnerConfig:
+    return LearnerConfig.model_validate(PUBLISHED | {"ppo": ppo})
+
+
+def learner(**changes: Any) -> Learner:
+    plain = {"optimizer": "adamw", "learning_rate": 1e-3, "warmup_steps": 0, "demonstrations": 0}
+    both = LearnerConfig.model_validate(PUBLISHED | plain | changes)
+    return Learner(small_model(), small_tokenizer(), both)
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_advantages_by_hand() -> None:
+    # γ = 0.9, λ = 0.5; surprises: 0.9*0.4 - 0.5 = -0.14, 0.9*0.6 - 0.4 = 0.14, 1 - 0.6 = 0.4
+    # from the end: 0.4; 0.14 + 0.45*0.4 = 0.32; -0.14 + 0.45*0.32 = 0.004
+    got, returns = gae(tensor(0, 0, 1), tensor(0.5, 0.4, 0.6), discount=0.9, trace=0.5)
+    assert_close(got, tensor(0.004, 0.32, 0.4), atol=1e-12, rtol=0)
+    assert_close(returns, tensor(0.504, 0.72, 1.0), atol=1e-12, rtol=0)
+
+
+def numpy_gae(
+    rewards: NDArray[np.float64], values: NDArray[np.float64], g: float, lam: float, last: float
+) -> NDArray[np.float64]:
+    """The sum of Eq. 2, term by term."""
+    after = np.append(values[1:], last)
+    surprise = rewards + g * after - values
+    n = len(rewards)
+    return np.array(
+        [sum((g * lam) ** (j - t) * surprise[j] for j in range(t, n)) for t in range(n)]
+    )
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_advantages_agree_with_numpy(seed: int, discount: float, trace: float) -> None:
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 12))
+    rewards, values, last = rng.normal(size=size), rng.normal(size=size), float(rng.normal())
+    got, returns = gae(
+        torch.tensor(rewards), torch.tensor(values), discount=discount, trace=trace, last=last
+    )
+    want = numpy_gae(rewards, values, discount, trace, last)
+    assert np.abs(got.numpy() - want).max() < 1e-6
+    assert np.abs(returns.numpy() - want - values).max() < 1e-6
+
+
+def test_what_follows_a_cut_is_worth_something_and_what_follows_an_end_is_not() -> None:  # rule 8
+    cut, _ = gae(tensor(0.5), tensor(0.0), discount=0.9, trace=0.95, last=1.0)
+    over, _ = gae(tensor(0.5), tensor(0.0), discount=0.9, trace=0.95)
+    assert cut.item() == pytest.approx(0.5 + 0.9) and over.item() == pytest.approx(0.5)
+
+
+def test_rewards_and_values_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ"):
+        gae(tensor(0, 1), tensor(0.5), discount=1, trace=1)
+
+
+def constant_critic(value: float) -> Critic:
+    critic = Critic(small_model(), PPOConfig(critic="shared"), muon=False)
+    with torch.no_grad():
+        critic.head.bias.fill_(value)
+    return critic
+
+
+def test_p042_a_reward_lands_on_the_last_token_that_the_policy_wrote() -> None:  # rules 5, 6
+    played = play_at_random(random.Random(3), num_turns=3, reward=1.0)
+    for level in ("token", "turn"):
+        steps, _ = ppo_steps(played, config(level=level), encoder(), 512)
+        last = played.turns[-1].completion
+        assert last is not None
+        assert steps.rewards[-1] == 1.0 and sum(steps.rewards) == 1.0
+        assert steps.places[-1].stop == len(last.prompt_ids) + len(last.ids)
+        # γ = 0: the reward is all that a step sees, and it is not lost to what stands after it
+        judged = constant_critic(0.0)
+        judged.config = PPOConfig(discount=0.0)
+        (result,) = judged.judge([steps], 4096)
+        assert result.advantages.tolist() == [0.0] * (len(steps.places) - 1) + [1.0]
+
+
+def test_p043_a_value_that_no_step_asks_for_leaks_into_no_advantage() -> None:  # rule 6
+    # the report's numbers: mask [1,1,0], values [0,0,100], reward [0,1,0], λ .95 -> [.95, 1]
+    critic = Critic(small_model(), PPOConfig(critic="shared", trace=0.95), muon=False)
+    poisoned = {2: 0.0, 3: 0.0}  # places before which the policy writes
+
+    def values(hidden: torch.Tensor, rows: Any) -> list[torch.Tensor]:
+        return [torch.tensor([poisoned.get(at, 100.0) for at in row.places]) for row in rows]
+
+    critic.values = values  # type: ignore[method-assign]
+    steps = Steps(
+        [Row((5,) * 5, (False,) * 5)], [Written(0, 2, 3), Written(0, 3, 4)], [0.0, 1.0], cut=False
+    )
+    (judged,) = critic.judge([steps], 4096)
+    assert judged.advantages.tolist() == pytest.approx([0.95, 1.0])
+
+
+def test_words_of_the_world_between_turns_are_no_time_steps() -> (
+    None
+):  # rule 6: compressed = expanded
+    short = play_at_random(random.Random(5), num_turns=3, reward=1.0)
+    critic = constant_critic(0.25)
+    results = []
+    for padding in (0, 40):
+        turns = list(short.turns)
+        for index in range(1, 3):
+            completion = turns[index].completion
+            assert completion is not None
+            # the world says more before this turn, and so before all later ones
+            at = len(turns[0].completion.prompt_ids) + len(turns[0].completion.ids)  # type: ignore[union-attr]
+            more = (7,) * padding
+            ids = completion.prompt_ids
+            turns[index] = replace(
+                turns[index], completion=replace(completion, prompt_ids=ids[:at] + more + ids[at:])
+            )
+        steps, _ = ppo_steps(
+            replace(short, turns=tuple(turns)), config(level="token"), encoder(), 512
+        )
+        results.append(critic.judge([steps], 4096)[0].advantages)
+    assert torch.equal(results[0], results[1])
+
+
+def padded_turn(episode: Episode, turn: int, number: int) -> Episode:
+    """The same episode, with a thought of so many more tokens in one turn."""
+    turns = list(episode.turns)
+    completion = turns[turn].completion
+    assert completion is not None
+    at = len(completion.prompt_ids)
+    thought, silent = (9,) * number, (0.0,) * number
+    turns[turn] = replace(
+        turns[turn],
+        completion=replace(
+            completion,
+            ids=thought + completion.ids,
+            logprobs=silent + completion.logprobs,
+        ),
+    )
+    for later in range(turn + 1, len(turns)):
+        after = turns[later].completion
+        assert after is not None
+        ids = after.prompt_ids
+        turns[later] = replace(
+            turns[later], completion=replace(after, prompt_ids=ids[:at] + thought + ids[at:])
+        )
+    return replace(episode, turns=tuple(turns))
+
+
+def test_a_longer_thought_costs_nothing_turn_by_turn_and_something_token_by_token() -> (
+    None
+):  # rule 7
+    played = play_at_random(random.Random(6), num_turns=3, reward=1.0)
+    longer = padded_turn(played, 1, 20)
+    critic = constant_critic(0.0)
+    first = {}
+    for level in ("turn", "token"):
+        critic.config = PPOConfig(level=level, discount=0.9, trace=1.0)
+        for name, episode in (("short", played), ("long", longer)):
+            steps, _ = ppo_steps(episode, config(level=level), encoder(), 512)
+            first[level, name] = critic.judge([steps], 4096)[0].advantages[0].item()
+    assert first["turn", "short"] == first["turn", "long"] == pytest.approx(0.9**2)
+    assert first["token", "long"] == pytest.approx(first["token", "short"] * 0.9**20)
+
+
+@pytest.mark.parametrize(
+    ("ending", "cut"),
+    [
+        (Ending.TURN_LIMIT, True),
+        (Ending.TRUNCATED, True),
+        (Ending.DONE, False),
+        (Ending.INVALID, False),
+    ],
+)
+def test_only_an_episode_that_we_stopped_is_bootstrapped(
+    ending: Ending, cut: bool
+) -> None:  # rule 8
+    played = replace(play_at_random(random.Random(7), num_turns=2), ending=ending)
+    steps, _ = ppo_steps(played, config(), encoder(), 512)
+    assert steps.cut is cut
+    (judged,) = constant_critic(0.5).judge([steps], 4096)
+    # γ = 1 and V = 1/2 everywhere: the last surprise is V(s_T) - V = 0, or 0 - V
+    assert judged.advantages[-1].item() == pytest.approx(0.0 if cut else -0.5)
+
+
+def test_a_cut_episode_is_valued_in_the_state_that_the_policy_would_have_read_next() -> None:
+    played = replace(play_at_random(random.Random(8), num_turns=2), ending=Ending.TURN_LIMIT)
+    steps, _ = ppo_steps(played, config(), encoder(), 512)
+    state = played.turns[-1].next_state
+    want = encoder().prompt(policy_messages(played.task.instruction, played.turns, state))
+    (asked,) = steps.asked()
+    assert list(asked.ids) == want and asked.places[-1] == len(want)
+    # where the context has no room for it, the critic is asked where the policy stopped
+    short, _ = ppo_steps(played, config(), encoder(), len(steps.rows[0].ids))
+    assert short.asked()[0].ids == steps.rows[0].ids
+
+
+def test_p049_rewards_of_turns_are_kept_apart() -> None:
+    played = play_at_random(random.Random(9), num_turns=4)
+    turns = [replace(t, reward=r) for t, r in zip(played.turns, (0, 0.3, 0, 1.0), strict=True)]
+    paid = replace(played, turns=tuple(turns))
+    assert ppo_steps(paid, config(), encoder(), 512)[0].rewards == [0, 0.3, 0, 1.0]
+    outcome = config().model_copy(update={"reward": "outcome"})
+    assert ppo_steps(paid, outcome, encoder(), 512)[0].rewards == [0, 0, 0, 1.0]
+
+
+def test_whitening_needs_two_that_differ() -> None:  # rule 22
+    assert whiten(tensor()).tolist() == []
+    assert whiten(tensor(3.0)).tolist() == [3.0]
+    assert whiten(tensor(0.7, 0.7, 0.7)).abs().max() < 1e-12
+    assert_close(whiten(tensor(1, 3)), tensor(-1, 1))
+
+
+def test_whitening_is_over_the_whole_update() -> None:  # rule 22: not per micro-batch
+    groups = [group_of([1.0, 0.0], seed=s) for s in (1, 2)]
+    small, large = (
+        ppo_lesson(
+            groups,
+            config().model_copy(update={"micro_tokens": size}),
+            constant_critic(0.2),
+            encoder(),
+        )
+        for size in (1, 10**6)
+    )
+    for a, b in zip(small.rows, large.rows, strict=True):
+        assert a.advantages == pytest.approx(b.advantages, abs=1e-6)
+
+
+def test_a_value_that_moved_far_gains_nothing_by_moving_further() -> None:
+    for value, gradient in ((0.1, -0.9), (0.5, 0.0)):
+        moved = torch.tensor([value], requires_grad=True)
+        loss = value_loss(moved, torch.zeros(1), torch.ones(1), clip=0.2, num_steps=1)
+        loss.backward()
+        assert moved.grad is not None and moved.grad.item() == pytest.approx(gradient)
+    free = value_loss(torch.tensor([0.5]), torch.zeros(1), torch.ones(1), clip=0, num_steps=2)
+    assert free.item() == pytest.approx(0.5 * 0.25 / 2)
+
+
+def test_explained_variance_by_hand() -> None:
+    assert explained_variance(tensor(0, 1), tensor(0, 1)) == pytest.approx(1.0)
+    assert explained_variance(tensor(0.5, 0.5), tensor(0, 1)) == pytest.approx(0.0)
+    assert explained_variance(tensor(1, 0), tensor(0, 1)) == pytest.approx(-3.0)
+    assert explained_variance(tensor(0, 1), tensor(1, 1)) is None
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("separate", 3e-3), ("shared", 3e-2)])
+def test_a_critic_begins_ignorant_and_learns_without_the_policy(
+    kind: str, rate: float
+) -> None:  # rule 21
+    subject = learner(ppo={"critic": kind, "critic_warmup": 15, "critic_learning_rate": rate})
+    assert subject.critic is not None
+    groups = [group_of([1.0, 0.0, 1.0, 0.0], seed=s) for s in range(3)]
+    steps = [ppo_steps(e, subject.config, encoder(), 512)[0] for g in groups for e in g.episodes]
+    assert all((j.values == 0).all() for j in subject.critic.judge(steps, 4096))
+    before = weights(subject.model)
+    metrics = [subject.update(groups) for _ in range(15)]
+    assert same_bits(weights(subject.model), before), "warm-up must not move a bit of the policy"
+    assert metrics[-1]["critic/loss"] < metrics[0]["critic/loss"]
+    assert metrics[-1]["critic/explained_variance"] > 0.05
+    moved = subject.update(groups)
+    assert "policy/loss" in moved and not same_bits(weights(subject.model), before)
+
+
+def test_where_everybody_was_paid_alike_only_the_critic_learns() -> None:  # P046, rule 9
+    subject = learner(ppo={"critic_warmup": 0})
+    assert subject.critic is not None
+    subject.update([group_of([1.0, 0.0])])
+    before, head = weights(subject.model), subject.critic.head.weight.detach().clone()
+    metrics = subject.update([group_of([0.7, 0.7, 0.7]), group_of([0.7, 0.7], seed=1)])
+    assert metrics["train/informative_groups"] == 0 and metrics["skipped/all_equal"] == 2
+    assert same_bits(weights(subject.model), before)
+    assert not torch.equal(subject.critic.head.weight, head)
+
+
+def test_a_fault_is_no_part_of_it() -> None:  # rule 24
+    sound = group_of([1.0, 0.0], seed=2)
+    broken = replace(play_at_random(random.Random(1), num_turns=2), ending=Ending.DREAM_FAULT)
+    mixed = replace(sound, episodes=(*sound.episodes, broken))
+    for critic in (constant_critic(0.1),):
+        got = ppo_lesson([mixed, Group(sound.task, (broken,))], config(), critic, encoder())
+        want = ppo_lesson([sound], config(), critic, encoder())
+        assert got.rows == want.rows and got.skipped == {"FAULTS": 1}
+
+
+def test_a_better_turn_than_expected_is_made_likelier() -> None:
+    group = group_of([1.0, 0.0], seed=4)
+    lesson = ppo_lesson([group], config(whiten=False), constant_critic(0.5), encoder())
+    solved, failed = ({a for a in row.advantages if a} for row in lesson.rows)
+    assert all(a > 0 for a in solved) and all(a < 0 for a in failed)
+
+
+def test_failed_attempts_and_refused_actions_weigh_what_is_asked() -> None:
+    group = group_of([1.0, 0.0], seed=4)
+    refused = replace(group.episodes[0].turns[0], valid=False)
+    solved = replace(group.episodes[0], turns=(refused, *group.episodes[0].turns[1:]))
+    shy = config(whiten=False).model_copy(update={"negative": 0.0, "credit_refused": False})
+    lesson = ppo_lesson(
+        [replace(group, episodes=(solved, group.episodes[1]))], shy, constant_critic(0.5), encoder()
+    )
+    (row,) = lesson.rows
+    first = refused.completion
+    assert first is not None
+    assert not any(row.mask[: len(first.prompt_ids) + len(first.ids)])
+    assert row.num_trained == sum(len(t.completion.ids) for t in solved.turns[1:] if t.completion)
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_a_saved_critic_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+    groups = [group_of([1.0, 0.0, 0.0], seed=s) for s in range(2)]
+    subject = learner(ppo={"critic": kind, "critic_warmup": 1})
+    for _ in range(2):
+        subject.update(groups)
+    subject.save(tmp_path)
+    again = learner(ppo={"critic": kind, "critic_warmup": 1})
+    with torch.no_grad():
+        for own, saved in zip(again.model.parameters(), subject.model.parameters(), strict=True):
+            own.copy_(saved)
+    again.load_optimizer(tmp_path)
+    for each in (subject, again):
+        each.update(groups)
+    assert same_bits(weights(again.model), weights(subject.model))
+    assert again.critic is not None and subject.critic is not None
+    assert torch.equal(again.critic.head.weight, subject.critic.head.weight)
+    other = learner(ppo={"critic": "shared" if kind == "separate" else "separate"})
+    with pytest.raises(ValueError, match="another critic"):
+        other.load_optimizer(tmp_path)
