@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from dreamgym.agents.prompt import acting_conversation
 from dreamgym.algos.batch import Row, conversation_row
+from dreamgym.algos.dpo import Pair, fit_dpo, preference_pairs
 from dreamgym.algos.sft import fit
 from dreamgym.audit.transitions import predict
 from dreamgym.config import RunConfig, WorldConfig
@@ -30,8 +31,10 @@ from dreamgym.experience.confidence import Calibration, calibrate
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.llm.chat import make_encoder
 from dreamgym.llm.copying import write_copying
-from dreamgym.llm.local import Encoder, LocalLLM
+from dreamgym.llm.encoding import Codec
+from dreamgym.llm.local import LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.retrieve import LexicalRetriever
@@ -117,7 +120,7 @@ Logs = Sequence[tuple[Episode, Annotation]]
 
 
 def experience_rows(
-    cfg: RunConfig, logs: Logs, store: ReplayStore, encoder: Encoder
+    cfg: RunConfig, logs: Logs, store: ReplayStore, encoder: Codec
 ) -> tuple[list[Row], list[Row]]:
     """Rows of transitions, and all others; those longer than the context are left out."""
     retriever = LexicalRetriever.from_store(store) if cfg.experience.k else None
@@ -155,7 +158,7 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
     held_out = every[_HELD_OUT - 1 :: _HELD_OUT]
     logs = [log for index, log in enumerate(every, 1) if index % _HELD_OUT]
     tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
-    transitions, others = experience_rows(cfg, logs, store, Encoder(tokenizer))
+    transitions, others = experience_rows(cfg, logs, store, make_encoder(tokenizer))
     torch.manual_seed(cfg.seed)
     model = make_llama(
         len(tokenizer),
@@ -191,20 +194,45 @@ def _calibrate(cfg: RunConfig, store: ReplayStore, experience: Path, logs: Logs)
 
 def clone_policy(
     cfg: RunConfig, store: ReplayStore, experience: Path, folder: Path, on_step: OnTokens
-) -> float:
-    """Behaviour cloning, from the experience model's weights: it has learnt the language."""
+) -> dict[str, float]:
+    """Behaviour cloning, from the experience model's weights: it has learnt the language. Then DPO,
+    where `clone.dpo.pairs` asks for it, against what was cloned."""
     model, tokenizer = load_model(experience)
     rows = demonstration_rows(cfg, store, tokenizer)
-    loss = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
+    metrics = {"loss": fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)}
+    if cfg.clone.dpo.pairs:
+        pairs = preference_rows(cfg, store, make_encoder(tokenizer))
+        metrics |= {"dpo/pairs": float(len(pairs))}
+        metrics |= fit_dpo(model, pairs, cfg.clone.dpo, seed=cfg.seed)
     save_model(model, tokenizer, folder)
-    return loss
+    return metrics
+
+
+def preference_rows(cfg: RunConfig, store: ReplayStore, encoder: Codec) -> list[Pair]:
+    """Solved and failed offline attempts at one task; those longer than the context are left out.
+
+    Raises DreamGymError where the logs hold no two such attempts.
+    """
+    logs = store.episodes(world="real", split="train")
+    found = preference_pairs(logs, cfg.clone.dpo.pairs, seed=cfg.seed)
+    pairs = []
+    for pair in found:
+        good, bad = (conversation_row(acting_conversation(episode), encoder) for episode in pair)
+        if max(len(good.ids), len(bad.ids)) < cfg.model.context:
+            pairs.append((good, bad))
+    if not pairs:
+        raise DreamGymError(
+            "clone.dpo.pairs asks for DPO, and no task of the logs was both solved and failed "
+            "within the context: log more attempts at each task, or set it to 0"
+        )
+    return pairs
 
 
 def demonstration_rows(
     cfg: RunConfig, store: ReplayStore, tokenizer: PreTrainedTokenizerFast
 ) -> list[Row]:
     """The expert's episodes, as the policy is to write them."""
-    encoder = Encoder(tokenizer)
+    encoder = make_encoder(tokenizer)
     demonstrations = store.episodes(
         world="real", split="train", agent="expert", success=True, limit=cfg.clone.demonstrations
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dreamgym.algos.settings import LearnerConfig, SFTConfig
+from dreamgym.algos.settings import DPOConfig, LearnerConfig, SFTConfig
 from dreamgym.curriculum.curriculum import CurriculumConfig
 from dreamgym.experience.model import ExperienceConfig
 from dreamgym.rollout import RolloutConfig
@@ -95,6 +95,7 @@ class CloneConfig(Settings):
     demonstrations: Positive = 400
     """Expert episodes that the policy imitates before it dreams."""
     sft: SFTConfig = SFTConfig(num_tokens=250_000, learning_rate=2e-3, warmup_steps=20)
+    dpo: DPOConfig = DPOConfig()
 
 
 class RunConfig(Settings):

@@ -119,14 +119,14 @@ def _audit(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
 
 def _clone(job: Job, store: ReplayStore) -> dict[str, Any]:
     with job.progress.bar("clone demonstrations", job.cfg.clone.sft.num_tokens) as tick:
-        loss = build.clone_policy(
+        metrics = build.clone_policy(
             job.cfg,
             store,
             job.path / "experience",
             job.path / "cloned",
             lambda n, loss: tick(n, f"loss {loss:.2f}"),
         )
-    return {"loss": loss, "demonstrations": job.cfg.clone.demonstrations}
+    return {**metrics, "demonstrations": job.cfg.clone.demonstrations}
 
 
 def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.agents.prompt import policy_messages, read_action
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Encoder
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.types import Completion, Ending, Episode, Group, Task, Turn
 

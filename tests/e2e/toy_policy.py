@@ -14,31 +14,13 @@ from dreamgym.agents.prompt import acting_conversation
 from dreamgym.algos.batch import conversation_row
 from dreamgym.algos.settings import SFTConfig
 from dreamgym.algos.sft import fit
-from dreamgym.envs.toy import THINGS, contents_of, make_toy_env, toy_tasks, wanted_by
+from dreamgym.envs.toy import THINGS, clumsy_episode, make_toy_env, toy_tasks
 from dreamgym.evaluate import evaluate
 from dreamgym.llm.base import LLM
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Encoder
 from dreamgym.llm.tiny import make_llama, train_tokenizer
 from dreamgym.rollout import RolloutConfig
-from dreamgym.types import Ending, Episode, Task, Turn
-
-BOXES = ("box 1", "box 2", "box 3")
-
-
-def clumsy_episode(task: Task, rng: random.Random) -> Episode:
-    """By one who opens some boxes and then takes any of the things it saw, wanted or not."""
-    turns: list[Turn] = []
-    state, seen = task.first_state, []
-    for box in rng.sample(BOXES, rng.randint(1, 3)):
-        thing = contents_of(task)[box]
-        told = f"You open {box}. In it, you see a {thing}."
-        turns.append(Turn(state, f"open {box}", 0.0, told))
-        state = told
-        seen.append(thing)
-    taken = rng.choice(seen)
-    paid = float(taken == wanted_by(task))
-    turns.append(Turn(state, f"take {taken}", paid, f"You take the {taken}."))
-    return Episode(task, tuple(turns), Ending.DONE, "real")
+from dreamgym.types import Task
 
 
 @cache

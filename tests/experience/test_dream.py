@@ -17,7 +17,7 @@ from dreamgym.experience.dream import DreamEnv, DreamWorld
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.prompts import Answer, answer_text
 from dreamgym.llm.base import Message
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Encoder
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.llm.tiny import ROLES, train_tokenizer
 from dreamgym.rollout import RolloutConfig, collect, play

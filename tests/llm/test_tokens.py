@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from dreamgym.llm.base import Message
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Encoder
 from dreamgym.llm.tiny import ROLES, make_llama, train_tokenizer
 
 FORGED = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dreamgym.llm.base import Message
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Codec
 from dreamgym.types import Completion, Episode
 
 
@@ -63,14 +63,19 @@ class Batch:
             raise ValueError(f"shapes differ: {shapes}")
 
 
-def conversation_row(messages: Sequence[Message], encoder: Encoder) -> Row:
-    """A conversation to imitate: what the assistant says is trained on."""
-    ids: list[int] = []
-    mask: list[bool] = []
+def conversation_row(messages: Sequence[Message], encoder: Codec) -> Row:
+    """A conversation to imitate: what the assistant writes is trained on, with its end token."""
+    speakers = [message.role for message in messages]
+    if encoder.mode == "turns" and "assistant" in speakers[:-1]:
+        raise ValueError("the template rewrites earlier turns: a row holds one, its last message")
+    ids = encoder.start(messages)
+    mask = [False] * len(ids)
     for message in messages:
-        piece = encoder.message(message)
-        ids += piece
-        mask += [False, *[message.role == "assistant"] * (len(piece) - 1)]
+        opening, written, closing = encoder.parts(message)
+        ids += [*opening, *written, *closing]
+        mask += [False] * len(opening)
+        mask += [message.role == "assistant"] * len(written)
+        mask += [False] * len(closing)
     return Row(tuple(ids), tuple(mask))
 
 

@@ -16,7 +16,7 @@ from dreamgym.algos.critic import Critic, Steps, ValueRow, critic_metrics
 from dreamgym.algos.grpo import group_advantages, scale_over, step_advantages
 from dreamgym.algos.ppo import whiten
 from dreamgym.algos.settings import LearnerConfig
-from dreamgym.llm.local import Encoder
+from dreamgym.llm.encoding import Codec
 from dreamgym.types import Ending, Episode, Group
 
 SkipReason = Literal["ALL_EQUAL", "FAULTS"]
@@ -110,7 +110,7 @@ def ppo_lesson(
     groups: Sequence[Group],
     config: LearnerConfig,
     critic: Critic,
-    encoder: Encoder,
+    encoder: Codec,
     penalty: Penalty | None = None,
 ) -> Lesson:
     """Rows with Eq. 2's advantages from the critic's values, and what the critic is to learn.
@@ -151,7 +151,7 @@ def ppo_lesson(
 def ppo_steps(
     episode: Episode,
     config: LearnerConfig,
-    encoder: Encoder,
+    encoder: Codec,
     context: int,
     penalty: Penalty | None = None,
 ) -> tuple[Steps, list[int]]:
@@ -183,7 +183,7 @@ def ppo_steps(
     return Steps(rows, steps, paid, cut, tail), turns
 
 
-def _next_read(episode: Episode, row: Row, encoder: Encoder, context: int) -> tuple[int, ...]:
+def _next_read(episode: Episode, row: Row, encoder: Codec, context: int) -> tuple[int, ...]:
     """The state that a turn limit kept the policy from; nothing where it broke off in a sentence,
     or where the context ends."""
     if episode.ending is not Ending.TURN_LIMIT:

@@ -43,7 +43,8 @@ from dreamgym.algos.optim import (
 )
 from dreamgym.algos.settings import LearnerConfig
 from dreamgym.algos.sft import sft_loss
-from dreamgym.llm.local import Encoder, LocalLLM
+from dreamgym.llm.chat import make_encoder
+from dreamgym.llm.local import LocalLLM
 from dreamgym.types import Group
 
 
@@ -69,7 +70,7 @@ class Learner:
         if config.adapter.rank and not is_adapted(model):
             model = with_adapter(model, config.adapter)
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.encoder = Encoder(tokenizer)
+        self.encoder = make_encoder(tokenizer)
         self.temperature = temperature  # log-probabilities are taken as they were sampled
         self.num_updates, self.demonstrations = num_updates, list(demonstrations)
         self.step = self.num_optimised = 0

@@ -63,7 +63,7 @@ def _tfidf(texts: Sequence[str]) -> NDArray[np.float64]:
 def _spread(
     vectors: NDArray[np.float64], number: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """First centres far apart (k-means++): each drawn by its squared distance to those there are."""
+    """First centres far apart (k-means++): drawn by the squared distance to those there are."""
     chosen = [int(rng.integers(len(vectors)))]
     while len(chosen) < number:
         near = (vectors @ vectors[chosen].T).max(axis=1)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dreamgym.types import DreamGymError, Ending, EnvFault, StepResult, Task
+from dreamgym.types import DreamGymError, Ending, EnvFault, Episode, StepResult, Task, Turn
 
 THINGS = ("key", "coin", "ring")
 NOTHING_HAPPENS = "Nothing happens."
@@ -124,3 +124,18 @@ def toy_expert(task: Task, states: Sequence[str]) -> str:
     if wanted in seen.values():
         return f"take {wanted}"
     return f"open box {min({'1', '2', '3'} - seen.keys())}"
+
+
+def clumsy_episode(task: Task, rng: random.Random) -> Episode:
+    """By one who opens some boxes and then takes any of the things it saw, wanted or not."""
+    turns: list[Turn] = []
+    state, inside = task.first_state, contents_of(task)
+    opened = rng.sample(sorted(inside), rng.randint(1, len(inside)))
+    for box in opened:
+        told = f"You open {box}. In it, you see a {inside[box]}."
+        turns.append(Turn(state, f"open {box}", 0.0, told))
+        state = told
+    taken = inside[rng.choice(opened)]
+    paid = float(taken == wanted_by(task))
+    turns.append(Turn(state, f"take {taken}", paid, f"You take the {taken}."))
+    return Episode(task, tuple(turns), Ending.DONE, "real")

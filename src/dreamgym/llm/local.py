@@ -11,67 +11,21 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.llm.base import Message, Sampling
+from dreamgym.llm.chat import make_encoder
 from dreamgym.llm.decoder import Decoder
-from dreamgym.llm.tiny import ROLES
 from dreamgym.types import Completion
 
 log = logging.getLogger(__name__)
 
 _WORTH_COPYING = 16
 """Tokens; below that, reading them again costs less than the step that a request would wait."""
-
-
-class Encoder:
-    """Messages to token ids. Text never becomes a control token; sampled ids stay as they are."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        # a copy of our own: `transformers` switches the shared one back at every call
-        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        backend.encode_special_tokens = True  # text from a world is data
-        self.tokenizer = tokenizer
-        self.end = tokenizer.eos_token_id
-        self.role = {role: tokenizer.convert_tokens_to_ids(f"<|{role}|>") for role in ROLES}
-        missing = [role for role, id in self.role.items() if id in (None, tokenizer.unk_token_id)]
-        if missing:
-            raise ValueError(
-                f"the tokenizer has no <|{missing[0]}|> token: train one with llm.tiny"
-            )
-        self.text_ids = lru_cache(1 << 16)(
-            lambda text: tuple(backend.encode(text, add_special_tokens=False).ids)
-        )
-        self.token_text = lru_cache(1 << 16)(lambda id: tokenizer.decode([id]))
-
-    def message(self, message: Message) -> list[int]:
-        """One closed message."""
-        body = message.ids or self.text_ids(message.text)
-        closed = body and body[-1] == self.end
-        return [self.role[message.role], *body, *([] if closed else [self.end])]
-
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """All messages, and the opening of the one to be written."""
-        ids = [id for message in messages for id in self.message(message)]
-        if messages and messages[-1].role == "assistant" and not messages[-1].ids:
-            return ids[:-1]  # to be continued
-        return [*ids, self.role["assistant"]]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(self._body(ids))
-
-    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Each token's own text; joined they are `decode`, unless a token is part of a letter."""
-        return tuple(map(self.token_text, self._body(ids)))
-
-    def _body(self, ids: Sequence[int]) -> Sequence[int]:
-        return ids[:-1] if ids and ids[-1] == self.end else ids
 
 
 @dataclass(slots=True)
@@ -109,7 +63,7 @@ class LocalLLM:
         context: int | None = None,
     ) -> None:
         limit = model.config.max_position_embeddings
-        self.encoder = Encoder(tokenizer)
+        self.encoder = make_encoder(tokenizer)
         self.decoder = Decoder(model, slots=slots, context=min(context or limit, limit))
         self._room = self.decoder.context - 1  # the last position takes the padding
         self._slots = [_Slot() for _ in range(slots)]
