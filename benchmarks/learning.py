@@ -1,6 +1,7 @@
-"""Do GRPO and PPO learn? Each from the same behaviour-cloned start, in a world with a known optimum.
+"""Do GRPO and PPO learn? Each from the same behaviour-cloned start.
 
     python benchmarks/learning.py toy --seeds 0 1 2
+    python benchmarks/learning.py alfworld --seeds 0 1 2 --runs runs/learning
 
 The toy world's best policy opens boxes until it sees what is asked for: it always succeeds. The
 start has been cloned from a clumsy player that takes anything it saw. Measured on tasks that
@@ -14,7 +15,11 @@ import asyncio
 import copy
 import json
 import random
+import shutil
+from datetime import date
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -24,12 +29,17 @@ from dreamgym.algos.batch import conversation_row
 from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import LearnerConfig, SFTConfig
 from dreamgym.algos.sft import fit
+from dreamgym.config import RunConfig
 from dreamgym.envs.toy import THINGS, clumsy_episode, make_toy_env, toy_tasks
 from dreamgym.evaluate import evaluate
+from dreamgym.job import Job, finish, run_job
 from dreamgym.llm.base import LLM
 from dreamgym.llm.encoding import Encoder
 from dreamgym.llm.tiny import make_llama, train_tokenizer
+from dreamgym.progress import RichProgress
 from dreamgym.rollout import RolloutConfig, collect
+from dreamgym.run_folder import open_run, write_json
+from dreamgym.settings import load_config
 
 ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 TASKS, HELD_OUT = toy_tasks(48, seed=1), toy_tasks(200, seed=2)
@@ -92,23 +102,73 @@ def learn(name: str, seed: int, steps: int, clone_tokens: int) -> dict[str, obje
     return {"algorithm": name, "seed": seed, "success": curve, **last}
 
 
+CELLS = [(name, world) for world in ("dream", "real") for name in ("grpo", "ppo")]
+BARE = ["--steps", "12", "--learner.demonstrations", "0"]
+FLAGS = {"grpo": [], "ppo": ["--learner.algorithm", "ppo", "--learner.ppo.critic-warmup", "2"]}
+
+
+def household(
+    folder: Path, seed: int, flags: list[str], until: str, start: Path | None = None
+) -> dict[str, Any]:
+    """One run of the whole job, from another's start where given; goes on where it stopped."""
+    cfg, origins = load_config(RunConfig, None, ["--seed", str(seed), *flags])
+    with open_run(folder, cfg, origins, seed=seed, fresh=False) as run:
+        if start is not None and not run.stage_done("before"):
+            shutil.copy(start / "replay.sqlite", folder)
+            for part in ("experience", "cloned", "stages"):  # the marks last
+                shutil.copytree(start / part, folder / part, dirs_exist_ok=True)
+        job = Job(cfg, run, RichProgress())
+        results = run_job(job, until=until)
+        if until == "after":
+            finish(job, results)
+    return results
+
+
+def learn_household(name: str, world: str, seed: int, runs: Path) -> dict[str, object]:
+    """Success in the real world before and after, from the seed's one start."""
+    start, folder = runs / f"start-{seed}", runs / f"{name}-{world}-{seed}"
+    household(start, seed, BARE, "before")
+    flags = [*BARE, *FLAGS[name], "--train-world", world]
+    results = household(folder, seed, flags, "after", start)
+    before, after = results["before"]["real"], results["after"]["real"]
+    return {
+        "algorithm": name,
+        "world": world,
+        "seed": seed,
+        "before": before["success"],
+        "after": after["success"],
+        "half_width": after["half_width"],
+        "episodes": after["episodes"],
+        "real_transitions_online": results["dream"]["real_transitions_online"],
+        "seconds": results["dream"]["seconds"],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("world", choices=["toy"])
+    parser.add_argument("world", choices=["toy", "alfworld"])
     parser.add_argument("--algorithms", nargs="+", default=["grpo", "ppo"], choices=ALGORITHMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--clone-tokens", type=int, default=200_000)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--steps", type=int, default=200, help="updates in the toy world")
+    parser.add_argument(
+        "--clone-tokens", type=int, default=200_000, help="of the toy world's start"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--out", type=Path, help="where all rows are kept as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for seed in args.seeds:
-        for name in args.algorithms:
-            rows.append(learn(name, seed, args.steps, args.clone_tokens))
+        if args.world == "toy":
+            todo = [partial(learn, n, seed, args.steps, args.clone_tokens) for n in args.algorithms]
+        else:
+            cells = [cell for cell in CELLS if cell[0] in args.algorithms]
+            todo = [partial(learn_household, *cell, seed, args.runs) for cell in cells]
+        for work in todo:
+            rows.append(work())
             print(json.dumps(rows[-1]), flush=True)
-    if args.out:
-        args.out.write_text(json.dumps({"command": " ".join(parser.prog.split()), "runs": rows}))
+            if args.out:
+                write_json(args.out, {"date": date.today().isoformat(), "runs": rows})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -33,6 +34,7 @@ from dreamgym.replay.store import ReplayStore
 from dreamgym.run_folder import RunFolder, settled, write_json
 from dreamgym.settings import load_config
 from dreamgym.train import Parts, eval_rollout, train
+from dreamgym.train_metrics import few_informative
 from dreamgym.types import DreamGymError, Episode
 
 NUM_DREAMT = 40
@@ -83,10 +85,20 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
             "after": lambda: _measure(job, games, store, job.path / "policy"),
         }
         for name, work in stages.items():
+            if name == "dream":
+                _warn_of_few(job, results["before"])
             results[name] = job.stage(name, work)
             if name == until:
                 break
     return results
+
+
+def _warn_of_few(job: Job, before: Mapping[str, Any]) -> None:
+    """GRPO learns from groups that are neither solved nor failed throughout."""
+    success = before[job.cfg.train_world]["success"]
+    if job.cfg.learner.algorithm == "grpo" and success is not None:
+        if warning := few_informative(success, job.cfg.rollout.group_size):
+            print(f"warning: {warning}", file=sys.stderr)
 
 
 def _collect(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dreamgym.algos.grpo import informative_share
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.types import Group
 
@@ -46,6 +48,24 @@ class DreamMeter:
             "dream/by_rule": tally["refused"] / asked,
             **{f"dream/faults/{kind.lower()}": float(number) for kind, number in faults.items()},
         }
+
+
+FEW_INFORMATIVE = 0.3
+
+
+def few_informative(success: float, group_size: int) -> str:
+    """A warning before the first update, where most groups will have nothing to compare."""
+    share = informative_share(success, group_size)
+    if math.isnan(success) or share >= FEW_INFORMATIVE:
+        return ""
+    larger = (
+        f"{4 * group_size} attempts would make it {informative_share(success, 4 * group_size):.1%}"
+    )
+    return (
+        f"at {success:.1%} success and {group_size} attempts a task {share:.1%} of the groups will "
+        f"hold both a solved and a failed one, and only those teach: {larger} "
+        "(rollout.group_size). A flat curve would be no negative result"
+    )
 
 
 def nothing_to_learn(updates: Sequence[Mapping[str, Any]], stop_after: int, *, to_come: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ from dreamgym.metrics_log import JsonlLog, read_jsonl
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig
 from dreamgym.train import Parts, train
-from dreamgym.train_metrics import DreamMeter, group_metrics, nothing_to_learn
+from dreamgym.train_metrics import (
+    DreamMeter,
+    few_informative,
+    group_metrics,
+    nothing_to_learn,
+)
 from dreamgym.types import Ending, Episode, Group, NothingToLearn
 
 TASKS = toy_tasks(4, seed=1)
@@ -143,3 +149,11 @@ def test_p022_nothing_stops_a_run_that_is_told_to_go_on(
     cloned: PreTrainedModel, tmp_path: Path
 ) -> None:
     assert len(run(broken_dream(), cloned, tmp_path, stop_after=0)) == 8
+
+
+def test_p051_a_run_that_most_groups_cannot_teach_is_told_so_before_it_begins() -> None:
+    warning = few_informative(2 / 11, 2)
+    assert "18.2% success" in warning and "29.8% of the groups" in warning
+    assert "8 attempts would make it 79.9%" in warning
+    assert few_informative(0.5, 2) == few_informative(math.nan, 2) == ""
+    assert "0.0% of the groups" in few_informative(1.0, 8)

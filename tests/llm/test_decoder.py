@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from small_models import FAMILIES, reference_logprobs, small_model
@@ -63,3 +65,33 @@ def test_a_variant_it_would_compute_wrongly_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=word):
         Decoder(small_model(family, **changes), slots=1, context=16)
+
+
+def test_whoever_else_is_fed_the_logits_are_those_of_each_sequence_alone() -> None:
+    """Full runs of neighbouring slots, sparse and uneven ones, the last ones: all read otherwise."""
+    model, rng = small_model(), random.Random(0)
+    lengths = [rng.choice((20, 24, 30) if slot < 8 else (3, 4, 35)) for slot in range(20)]
+    texts = [[rng.randrange(5, 300) for _ in range(length)] for length in lengths]
+    together, alone = Decoder(model, slots=20, context=64), Decoder(model, slots=1, context=64)
+    together.feed(texts, list(range(20)), [0] * 20)
+    ways = set()
+    for chosen in (
+        range(20),
+        range(8),
+        range(8, 16),
+        (0, 1, 2, 4, 5, 6, 7, 19),
+        (3, 9, 17),
+        range(15, 20),
+    ):
+        slots = list(chosen)
+        rng.shuffle(slots)
+        token = {slot: rng.randrange(5, 300) for slot in slots}
+        starts = [len(texts[slot]) for slot in slots]
+        ends = [start + 1 for start in starts]
+        ways.add(tuple(together._order(slots, ends, 1)[1]))
+        got = together.feed([[token[slot]] for slot in slots], slots, starts)
+        for slot, logits in zip(slots, got, strict=True):
+            texts[slot].append(token[slot])
+            want = alone.feed([texts[slot]], [0], [0])[0]
+            assert (logits - want).abs().max() < 1e-4
+    assert () in ways and any(8 in way for way in ways) and any(7 in way for way in ways)

@@ -18,6 +18,8 @@ SUPPORTED = ("llama", "qwen2", "qwen3")
 _PART = 8
 """Rows that attend together on a CPU. Episodes are of any length: a batch that reads as far back as
 its longest row reads twice what it needs, and more than a processor's cache holds."""
+_COPIED = 2
+"""What a key costs that is copied before it is read, against one that is read where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ class Decoder:
         self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) at each row's end."""
-        order = sorted(range(len(rows)), key=lambda i: starts[i] + len(rows[i]))
+        ends = [start + len(row) for start, row in zip(starts, rows, strict=True)]
+        order, runs = self._order(slots, ends, max(map(len, rows)))
         rows, slots = [rows[i] for i in order], [slots[i] for i in order]
-        starts = [starts[i] for i in order]
+        starts, ends = [starts[i] for i in order], [ends[i] for i in order]
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         width = int(lengths.max())
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
@@ -79,7 +82,7 @@ class Decoder:
         position = start[:, None] + torch.arange(width, device=self.device)  # (B, T)
         # padding is written past the row's end, where later tokens overwrite it before it is seen
         position = position.clamp_max(self.context - 1)
-        parts = self._parts(slot, position, (start + lengths).tolist())
+        parts = self._parts(slot, position, ends, runs)
 
         x = self.embedding[ids]
         cos, sin = self.cos[position][:, None], self.sin[position][:, None]  # (B, 1, T, D)
@@ -98,20 +101,58 @@ class Decoder:
         """Give a slot the first `length` keys and values of another."""
         self.cache[:, :, target, :, :length] = self.cache[:, :, source, :, :length]
 
-    def _parts(self, slot: Tensor, position: Tensor, ends: list[int]) -> list[_Part]:
-        """Rows come in order of their ends, so that those of a part reach about as far back."""
-        size = _PART if self.device.type == "cpu" else len(ends)
+    def _order(
+        self, slots: Sequence[int], ends: Sequence[int], width: int
+    ) -> tuple[list[int], list[int]]:
+        """Which row comes when, and how many in a row stand in each run of neighbouring slots.
+
+        Where one token a row is fed and most of a run's slots take part, their keys are read where
+        they stand. All other rows follow in order of their ends.
+        """
+        runs: dict[int, list[int]] = {}
+        if width == 1 and self.device.type == "cpu":
+            for i in sorted(range(len(slots)), key=lambda i: slots[i]):
+                runs.setdefault(slots[i] // _PART, []).append(i)
+        whole = [
+            run
+            for run in runs.values()
+            if _PART * max(ends[i] for i in run) <= _COPIED * sum(ends[i] for i in run)
+        ]
+        placed = [i for run in whole for i in run]
+        rest = sorted(set(range(len(slots))).difference(placed), key=lambda i: (ends[i], i))
+        return placed + rest, [len(run) for run in whole]
+
+    def _parts(
+        self, slot: Tensor, position: Tensor, ends: list[int], runs: list[int]
+    ) -> list[_Part]:
+        """Runs of slots as they stand, then parts whose rows reach about as far back."""
         parts = []
-        for first in range(0, len(ends), size):
+        first = 0
+        for size in runs:
             rows = slice(first, first + size)
+            first += size
+            begin = int(slot[rows.start]) // _PART * _PART
+            stand = slice(begin, min(begin + _PART, self.slots))
+            inside = slot[rows] - begin
+            at = position.new_zeros(stand.stop - begin, 1)  # idle slots read one key, for nothing
+            at[inside] = position[rows]
+            reach = max(ends[rows])
+            parts.append(_Part(rows, stand, inside, reach, self._bias(at, reach)))
+        size = _PART if self.device.type == "cpu" else len(ends)
+        for start in range(first, len(ends), size):
+            rows = slice(start, start + size)
             reach = ends[rows][-1]
-            seen = torch.arange(reach, device=self.device) <= position[rows, :, None]
-            bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
-            bias = bias.masked_fill_(~seen, float("-inf"))[:, None]  # (b, 1, T, reach)
-            # the heads of a group stand in the time axis, and read their keys once
-            bias = bias.repeat(1, 1, self.heads // self.kv_heads, 1)
-            parts.append(_Part(rows, slot[rows], reach, bias))
+            bias = self._bias(position[rows], reach)
+            parts.append(_Part(rows, slot[rows], None, reach, bias))
         return parts
+
+    def _bias(self, position: Tensor, reach: int) -> Tensor:
+        """Shuts out what lies behind each position (b, T): (b, 1, heads of a group * T, reach)."""
+        seen = torch.arange(reach, device=self.device) <= position[..., None]
+        bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
+        bias = bias.masked_fill_(~seen, float("-inf"))[:, None]
+        # the heads of a group stand in the time axis, and read their keys once
+        return bias.repeat(1, 1, self.heads // self.kv_heads, 1)
 
     def _attend(self, layer: _Layer, cache: Tensor, x: Tensor, rope: tuple, where: tuple) -> Tensor:
         slot, position, parts = where
@@ -128,9 +169,15 @@ class Decoder:
         q = (q * self.head_dim**-0.5).reshape(rows, self.kv_heads, -1, self.head_dim)
         y = torch.empty_like(q)
         for part in parts:
-            keys, values = (c[:, :, : part.reach].index_select(0, part.slots) for c in cache)
-            scores = q[part.rows] @ keys.transpose(-1, -2) + part.bias
-            torch.matmul(scores.softmax(dim=-1), values, out=y[part.rows])
+            keys, values = (part.of(c) for c in cache)
+            asked = q[part.rows]
+            if part.inside is not None:
+                asked = q.new_zeros(len(keys), *q.shape[1:]).index_copy_(0, part.inside, asked)
+            scores = (asked @ keys.transpose(-1, -2)).add_(part.bias).softmax(dim=-1)
+            if part.inside is None:
+                torch.matmul(scores, values, out=y[part.rows])
+            else:
+                torch.index_select(scores @ values, 0, part.inside, out=y[part.rows])
         y = y.view(rows, self.heads, width, self.head_dim)
         return F.linear(y.transpose(1, 2).reshape(rows, width, -1), layer.out)
 
@@ -140,12 +187,19 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some rows of a batch: few enough that a copy of their keys and values stays in the cache."""
+    """Some rows of a batch: few enough that their keys and values stay in the processor's cache."""
 
     rows: slice
-    slots: Tensor
+    slots: slice | Tensor  # a run of neighbours, or any
+    inside: Tensor | None  # where in the run the rows stand
     reach: int
     bias: Tensor
+
+    def of(self, cache: Tensor) -> Tensor:
+        """Keys or values (b, kv heads, reach, D): as they stand, or a copy."""
+        if isinstance(self.slots, slice):
+            return cache[self.slots, :, : self.reach]
+        return cache[:, :, : self.reach].index_select(0, self.slots)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
