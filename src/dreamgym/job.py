@@ -96,9 +96,10 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
 def _warn_of_few(job: Job, before: Mapping[str, Any]) -> None:
     """GRPO learns from groups that are neither solved nor failed throughout."""
     success = before[job.cfg.train_world]["success"]
-    if job.cfg.learner.algorithm == "grpo" and success is not None:
-        if warning := few_informative(success, job.cfg.rollout.group_size):
-            print(f"warning: {warning}", file=sys.stderr)
+    if success is None or job.cfg.learner.algorithm != "grpo":
+        return
+    if warning := few_informative(success, job.cfg.rollout.group_size):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _collect(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def few_informative(success: float, group_size: int) -> str:
     )
     return (
         f"at {success:.1%} success and {group_size} attempts a task {share:.1%} of the groups will "
-        f"hold both a solved and a failed one, and only those teach: {larger} "
-        "(rollout.group_size). A flat curve would be no negative result"
+        f"hold both a solved and a failed one, and only those teach: "
+        f"{4 * group_size} attempts would make it {more:.1%} (rollout.group_size). A flat curve would be no negative result"
     )
 
 

@@ -68,7 +68,7 @@ def test_a_variant_it_would_compute_wrongly_is_refused(
 
 
 def test_whoever_else_is_fed_the_logits_are_those_of_each_sequence_alone() -> None:
-    """Full runs of neighbouring slots, sparse and uneven ones, the last ones: all read otherwise."""
+    """Full runs of neighbouring slots, sparse, uneven and last ones are read in other ways."""
     model, rng = small_model(), random.Random(0)
     lengths = [rng.choice((20, 24, 30) if slot < 8 else (3, 4, 35)) for slot in range(20)]
     texts = [[rng.randrange(5, 300) for _ in range(length)] for length in lengths]
