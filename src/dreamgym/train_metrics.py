@@ -58,13 +58,12 @@ def few_informative(success: float, group_size: int) -> str:
     share = informative_share(success, group_size)
     if math.isnan(success) or share >= FEW_INFORMATIVE:
         return ""
-    larger = (
-        f"{4 * group_size} attempts would make it {informative_share(success, 4 * group_size):.1%}"
-    )
+    more = informative_share(success, 4 * group_size)
     return (
         f"at {success:.1%} success and {group_size} attempts a task {share:.1%} of the groups will "
-        f"hold both a solved and a failed one, and only those teach: "
-        f"{4 * group_size} attempts would make it {more:.1%} (rollout.group_size). A flat curve would be no negative result"
+        "hold both a solved and a failed one, and only those teach: "
+        f"{4 * group_size} attempts would make it {more:.1%} (rollout.group_size). "
+        "A flat curve would be no negative result"
     )
 
 
