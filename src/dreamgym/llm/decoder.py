@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +19,8 @@ SUPPORTED = ("llama", "qwen2", "qwen3")
 _PART = 8
 """Rows that attend together on a CPU. Episodes are of any length: a batch that reads as far back as
 its longest row reads twice what it needs, and more than a processor's cache holds."""
+_AT_ONCE = 1024
+"""Tokens that go through the layers together on a CPU: more push each other out of its cache."""
 _COPIED = 2
 """What a key costs that is copied before it is read, against one that is read where it stands."""
 
@@ -53,22 +56,39 @@ class Decoder:
         body, head = model.get_decoder(), model.get_output_embeddings()
         self.embedding = _weight(model.get_input_embeddings())
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self.layers = [_snapshot(block) for block in body.layers]
+        self.layers = [_snapshot(block, self.head_dim) for block in body.layers]
         self.norm = _weight(body.norm)
         tied = head.weight is model.get_input_embeddings().weight and not _adapters(head)
         self.head = self.embedding if tied else _weight(head)
         positions = torch.arange(context, device=self.device)[None]
         with torch.no_grad():  # the model's own rotary module: it knows every scaling there is
             cos, sin = body.rotary_emb(self.embedding[None, :1], positions)
-        self.cos, self.sin = cos[0].to(self.dtype), sin[0].to(self.dtype)  # (context, head_dim)
+        half = self.head_dim // 2  # the second half of the angles repeats the first
+        self.turn = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())
         shape = (len(self.layers), 2, slots, self.kv_heads, context, self.head_dim)
-        self.cache = torch.zeros(shape, device=self.device, dtype=self.dtype)
+        self.cache = _zeros(shape, self.device, self.dtype)
 
     @torch.inference_mode()
     def feed(
         self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Append `rows[i]` to slot `slots[i]` at `starts[i]`; logits (B, V) at each row's end."""
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        longest = len(rows[by_length[-1]])
+        size = max(1, _AT_ONCE // longest) if self.device.type == "cpu" else len(rows)
+        if longest == 1 or size >= len(rows):
+            return self._feed(rows, slots, starts)
+        logits = torch.empty(len(rows), len(self.head), device=self.device)
+        for first in range(0, len(rows), size):
+            part = by_length[first : first + size]
+            logits[part] = self._feed(
+                [rows[i] for i in part], [slots[i] for i in part], [starts[i] for i in part]
+            )
+        return logits
+
+    def _feed(
+        self, rows: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
+    ) -> Tensor:
         ends = [start + len(row) for start, row in zip(starts, rows, strict=True)]
         order, runs = self._order(slots, ends, max(map(len, rows)))
         rows, slots = [rows[i] for i in order], [slots[i] for i in order]
@@ -84,14 +104,17 @@ class Decoder:
         position = position.clamp_max(self.context - 1)
         parts = self._parts(slot, position, ends, runs)
 
-        x = self.embedding[ids]
-        cos, sin = self.cos[position][:, None], self.sin[position][:, None]  # (B, 1, T, D)
+        x = self.embedding[ids].flatten(0, 1)  # (B * T, H)
+        turn = self.turn[position][:, :, None]  # (B, T, 1, D / 2)
+        both = torch.arange(2, device=self.device)[:, None, None]
+        written = (both, slot[None, :, None], slice(None), position[None])  # keys, then values
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            x = x + self._attend(layer, cache, x, (cos, sin), (slot, position, parts))
+            seen = self._attend(layer, cache, x, (turn, written, parts))
+            x = torch.addmm(x, seen, layer.out.T)
             h = self._rms(x, layer.mlp_norm)
             gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
-        last = x[torch.arange(len(rows), device=self.device), lengths - 1]
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.T)
+        last = x.view(len(rows), width, -1)[torch.arange(len(rows)), lengths - 1]
         logits = F.linear(self._rms(last, self.norm), self.head).float()
         return torch.empty_like(logits).index_copy_(
             0, torch.tensor(order, device=self.device), logits
@@ -146,40 +169,45 @@ class Decoder:
             parts.append(_Part(rows, slot[rows], None, reach, bias))
         return parts
 
-    def _bias(self, position: Tensor, reach: int) -> Tensor:
+    def _bias(self, position: Tensor, reach: int) -> Tensor | None:
         """Shuts out what lies behind each position (b, T): (b, 1, heads of a group * T, reach)."""
         seen = torch.arange(reach, device=self.device) <= position[..., None]
+        if bool(seen.all()):
+            return None
         bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype)
         bias = bias.masked_fill_(~seen, float("-inf"))[:, None]
         # the heads of a group stand in the time axis, and read their keys once
         return bias.repeat(1, 1, self.heads // self.kv_heads, 1)
 
-    def _attend(self, layer: _Layer, cache: Tensor, x: Tensor, rope: tuple, where: tuple) -> Tensor:
-        slot, position, parts = where
-        rows, width, _ = x.shape
+    def _attend(self, layer: _Layer, cache: Tensor, x: Tensor, where: tuple) -> Tensor:
+        """What every head saw (B * T, heads * D); the keys and values of x go into the cache."""
+        turn, written, parts = where
+        rows, width = turn.shape[:2]
         qkv = F.linear(self._rms(x, layer.norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
-        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
-        q, k = _rotate(q.transpose(1, 2), *rope), _rotate(k.transpose(1, 2), *rope)
-        index = (slot[:, None], slice(None), position)
-        cache[0][index] = k.transpose(1, 2)
-        cache[1][index] = v
-        q = (q * self.head_dim**-0.5).reshape(rows, self.kv_heads, -1, self.head_dim)
+            q, k, _ = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+            q.copy_(self._rms(q, layer.q_norm))
+            k.copy_(self._rms(k, layer.k_norm))
+        turned = _rotate(qkv[:, :, : self.heads + self.kv_heads], turn)
+        keys_values = qkv[:, :, self.heads :].view(rows, width, 2, self.kv_heads, self.head_dim)
+        cache[written] = keys_values.permute(2, 0, 1, 3, 4)
+        q = turned[:, :, : self.heads].transpose(1, 2)
+        q = q.reshape(rows, self.kv_heads, -1, self.head_dim)
         y = torch.empty_like(q)
         for part in parts:
             keys, values = (part.of(c) for c in cache)
             asked = q[part.rows]
             if part.inside is not None:
                 asked = q.new_zeros(len(keys), *q.shape[1:]).index_copy_(0, part.inside, asked)
-            scores = (asked @ keys.transpose(-1, -2)).add_(part.bias).softmax(dim=-1)
+            scores = asked @ keys.transpose(-1, -2)
+            scores = (scores if part.bias is None else scores.add_(part.bias)).softmax(dim=-1)
             if part.inside is None:
                 torch.matmul(scores, values, out=y[part.rows])
             else:
                 torch.index_select(scores @ values, 0, part.inside, out=y[part.rows])
         y = y.view(rows, self.heads, width, self.head_dim)
-        return F.linear(y.transpose(1, 2).reshape(rows, width, -1), layer.out)
+        return y.transpose(1, 2).reshape(rows * width, -1)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.eps)
@@ -193,7 +221,7 @@ class _Part:
     slots: slice | Tensor  # a run of neighbours, or any
     inside: Tensor | None  # where in the run the rows stand
     reach: int
-    bias: Tensor
+    bias: Tensor | None  # what must not be seen, where there is anything
 
     def of(self, cache: Tensor) -> Tensor:
         """Keys or values (b, kv heads, reach, D): as they stand, or a copy."""
@@ -202,10 +230,28 @@ class _Part:
         return cache[:, :, : self.reach].index_select(0, self.slots)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory only where they are written to: most contexts are never filled."""
+    if device.type == "cpu" and dtype is torch.float32:
+        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return torch.zeros(shape, device=device, dtype=dtype)
+
+
+def _rotate(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn neighbouring pairs of coordinates (B, T, heads, D), in place where precision allows."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    if x.dtype is torch.float32:
+        pairs.mul_(turn)
+        return x
+    x.copy_(torch.view_as_real(pairs * turn).flatten(-2))
+    return x
+
+
+def _neighbours(weight: Tensor, head_dim: int) -> Tensor:
+    """Rows of a projection, or a norm, in an order that puts the coordinates which are turned
+    together side by side: the products of queries and keys stay as they are."""
+    heads = weight.unflatten(0, (-1, 2, head_dim // 2))
+    return heads.transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def _refuse_variants(model: PreTrainedModel) -> None:
@@ -236,17 +282,23 @@ def _weight(module: Any) -> Tensor:
     return weight
 
 
-def _snapshot(block: Any) -> _Layer:
+def _snapshot(block: Any, size: int) -> _Layer:
+    """Queries come scaled, so that their products with keys need not be."""
     attention, mlp = block.self_attn, block.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    biases = [p.bias for p in projections if p.bias is not None]
     has_norms = hasattr(attention, "q_norm")  # Qwen3
+
+    def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scaled = q if has_norms else q * size**-0.5
+        return torch.cat([_neighbours(scaled, size), _neighbours(k, size), v])
+
+    biased = attention.q_proj.bias is not None
     return _Layer(
         norm=_weight(block.input_layernorm),
-        qkv=torch.cat([_weight(p) for p in projections]),
-        qkv_bias=torch.cat([b.detach() for b in biases]) if biases else None,
-        q_norm=_weight(attention.q_norm) if has_norms else None,
-        k_norm=_weight(attention.k_norm) if has_norms else None,
+        qkv=joined(*map(_weight, projections)),
+        qkv_bias=joined(*(p.bias.detach() for p in projections)) if biased else None,
+        q_norm=_neighbours(_weight(attention.q_norm), size) * size**-0.5 if has_norms else None,
+        k_norm=_neighbours(_weight(attention.k_norm), size) if has_norms else None,
         out=_weight(attention.o_proj),
         mlp_norm=_weight(block.post_attention_layernorm),
         gate_up=torch.cat([_weight(mlp.gate_proj), _weight(mlp.up_proj)]),
