@@ -20,13 +20,44 @@ def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:
     endings = Counter(f"ending/{episode.ending}" for episode in episodes)
     faults = Counter(f"fault/{episode.fault.lower()}" for episode in episodes if episode.fault)
     turns = [turn for episode in valid for turn in episode.turns]
+    depends = input_dependence(groups)
     return {
+        **({} if depends is None else {"policy/input_dependence": depends}),
         "reward/none_share": 1 - len(valid) / max(1, len(episodes)),
         f"{world}/train_success": sum(e.success for e in valid) / max(1, len(valid)),
         f"{world}/train_turns": len(turns) / max(1, len(valid)),
         f"{world}/invalid_actions": sum(not t.valid for t in turns) / max(1, len(turns)),
         **{name: count / len(episodes) for name, count in (endings + faults).items()},
     }
+
+
+def input_dependence(groups: Sequence[Group]) -> float | None:
+    """How much likelier two first actions agree at one task than at two: 0 for a policy that
+    ignores what it sees, whether it always says the same or anything at all.
+
+    Entropy alone does not see such a collapse into one template (RAGEN-2, arXiv 2604.06268, which
+    takes the mutual information). None where no two tasks were tried, or none of them twice.
+    """
+    first = [[e.turns[0].action for e in group.episodes if e.turns] for group in groups]
+    first = [actions for actions in first if actions]
+    same = [_agreement(actions) for actions in first if len(actions) > 1]
+    if not same or len(first) < 2:
+        return None
+    pooled = Counter(itertools.chain.from_iterable(first))
+    size = sum(map(len, first))
+    # pairs of different tasks are all pairs but those inside the groups
+    agreeing = _pairs(pooled) - sum(_pairs(Counter(actions)) for actions in first)
+    apart = size * (size - 1) - sum(len(a) * (len(a) - 1) for a in first)
+    return sum(same) / len(same) - agreeing / apart
+
+
+def _agreement(actions: Sequence[str]) -> float:
+    """The share of pairs that are alike."""
+    return _pairs(Counter(actions)) / (len(actions) * (len(actions) - 1))
+
+
+def _pairs(counts: Counter[str]) -> int:
+    return sum(number * (number - 1) for number in counts.values())
 
 
 class DreamMeter:

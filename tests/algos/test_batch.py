@@ -150,6 +150,7 @@ def test_a_conversation_trains_what_the_assistant_says_and_its_end() -> None:
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass_and_ignore_padding() -> None:
+    """engines.md rule 18: alone or padded beside longer rows, the same."""
     model = small_model()
     rows = [row for e in group_of([0.0] * 4, seed=3).episodes for row in episode_rows(e)[0]]
     assert len({len(row.ids) for row in rows}) > 1

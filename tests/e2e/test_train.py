@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,10 @@ from dreamgym.train_metrics import (
     DreamMeter,
     few_informative,
     group_metrics,
+    input_dependence,
     nothing_to_learn,
 )
-from dreamgym.types import Ending, Episode, Group, NothingToLearn
+from dreamgym.types import Ending, Episode, Group, NothingToLearn, Task, Turn
 
 TASKS = toy_tasks(4, seed=1)
 
@@ -157,3 +159,28 @@ def test_p051_a_run_that_most_groups_cannot_teach_is_told_so_before_it_begins() 
     assert "8 attempts would make it 79.9%" in warning
     assert few_informative(0.5, 2) == few_informative(math.nan, 2) == ""
     assert "0.0% of the groups" in few_informative(1.0, 8)
+
+
+def first_actions(*groups: str) -> list[Group]:
+    """A group a string, an attempt a letter."""
+    task = Task("t", "i")
+    return [
+        Group(
+            task,
+            tuple(Episode(task, (Turn("s", a, 0.0, "n"),), Ending.DONE, "real") for a in group),
+        )
+        for group in groups
+    ]
+
+
+def test_a_policy_that_ignores_its_input_is_seen() -> None:  # engines.md rule 23
+    assert input_dependence(first_actions("aaaa", "bbbb")) == 1.0
+    assert input_dependence(first_actions("aaaa", "aaaa")) == 0.0
+    # inside: 2 of 6 pairs agree each; across: 8 of 16
+    assert input_dependence(first_actions("aabb", "abab")) == pytest.approx(1 / 3 - 1 / 2)
+    rng = random.Random(0)
+    anything = ["".join(rng.choices("abcdef", k=8)) for _ in range(200)]
+    gap = input_dependence(first_actions(*anything))
+    assert gap is not None and abs(gap) < 0.02
+    for groups in (first_actions("aa"), first_actions("a", "b"), first_actions()):
+        assert input_dependence(groups) is None

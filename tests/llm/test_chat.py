@@ -135,7 +135,7 @@ def test_only_what_the_assistant_writes_is_trained_on(name: str) -> None:
     assert trained == [*messages[1].ids, *coder.text_ids("take mug 2"), coder.end]
 
 
-def test_the_newline_after_an_end_token_is_context() -> None:
+def test_the_newline_after_an_end_token_is_context() -> None:  # engines.md rule 3
     for role in ("user", "assistant"):
         opening, written, closing = encoder(CHATML).parts(Message(role, "go"))
         assert text(opening) == f"<|im_start|>{role}\n"
@@ -216,7 +216,7 @@ def test_the_mode_follows_from_the_template_and_is_said_once(
     assert f"mode {mode}" in record.message and coders[0].rewrites in record.message
 
 
-def test_a_stripping_template_says_what_it_strips() -> None:  # P030
+def test_a_stripping_template_says_what_it_strips() -> None:  # P030, engines.md rule 2
     assert "the thinking of earlier messages" in encoder(STRIPPING).rewrites
 
 
