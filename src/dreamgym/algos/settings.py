@@ -125,7 +125,7 @@ class LearnerConfig(Settings):
     """Passes over the episodes of one update."""
     minibatch_tokens: Positive = 800
     """Tokens read per optimiser step: a tiny model learns over steps rather than tokens."""
-    micro_tokens: Positive = 2_048
+    micro_tokens: Positive = 1_024
     """Padded tokens per forward pass; changes memory, not the gradient."""
     checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: for large models."""
