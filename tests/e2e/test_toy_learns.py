@@ -14,7 +14,7 @@ from toy_policy import clumsy_policy, real_success, toy_tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dreamgym.algos.learner import Learner
-from dreamgym.algos.settings import LearnerConfig
+from dreamgym.algos.settings import LearnerConfig, PPOConfig
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, CurriculumConfig
 from dreamgym.envs.toy import make_toy_env, toy_tasks
@@ -46,14 +46,18 @@ def cloned() -> PreTrainedModel:
     return clumsy_policy(seed=0)
 
 
-def learner_of(model: PreTrainedModel) -> Learner:
-    return Learner(copy.deepcopy(model), toy_tokenizer(), LEARNER)
+PPO = LEARNER.model_copy(update={"algorithm": "ppo", "ppo": PPOConfig(critic_learning_rate=3e-4)})
 
 
-def test_grpo_learns_in_the_real_toy_world(cloned: PreTrainedModel) -> None:
-    learner = learner_of(cloned)
+def learner_of(model: PreTrainedModel, config: LearnerConfig = LEARNER) -> Learner:
+    return Learner(copy.deepcopy(model), toy_tokenizer(), config)
+
+
+@pytest.mark.parametrize("config_", [LEARNER, PPO], ids=["grpo", "ppo"])
+def test_it_learns_in_the_real_toy_world(cloned: PreTrainedModel, config_: LearnerConfig) -> None:
+    learner = learner_of(cloned, config_)
     before = real_success(learner.policy(), HELD_OUT)
-    for step in range(NUM_STEPS):
+    for step in range(NUM_STEPS if config_ is LEARNER else NUM_STEPS // 2):  # which is enough
         tasks = [TASKS[(step * 8 + i) % len(TASKS)] for i in range(8)]
         groups = asyncio.run(
             collect(learner.policy(), tasks, make_toy_env, ROLLOUT, world="real", seed=step)
