@@ -45,13 +45,13 @@ ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 TASKS, HELD_OUT = toy_tasks(48, seed=1), toy_tasks(200, seed=2)
 PLAIN = {"optimizer": "adamw", "minibatch_tokens": 1000, "epochs": 2, "demonstrations": 0}
 PUBLISHED = PLAIN | {"negative": 1.0, "credit_refused": True, "learning_rate": 3e-4}
+USUAL = {"trace": 0.95, "whiten": True, "stop_kl": 0.0, "critic_learning_rate": 3e-4}
+PPO = PUBLISHED | {"algorithm": "ppo"}
 ALGORITHMS = {
     "grpo": PUBLISHED,
-    "ppo": PUBLISHED | {"algorithm": "ppo", "ppo": {"critic_learning_rate": 3e-4}},
-    "ppo-token": PUBLISHED
-    | {"algorithm": "ppo", "ppo": {"level": "token", "critic_learning_rate": 3e-4}},
-    "ppo-shared": PUBLISHED
-    | {"algorithm": "ppo", "ppo": {"critic": "shared", "critic_learning_rate": 3e-3}},
+    "ppo": PPO | {"ppo": USUAL},
+    "ppo-token": PPO | {"ppo": USUAL | {"level": "token"}},
+    "ppo-shared": PPO | {"ppo": USUAL | {"critic": "shared", "critic_learning_rate": 3e-3}},
     "gigpo": PUBLISHED | {"grpo": {"step_weight": 1.0}},
     "dr-grpo": PUBLISHED
     | {"grpo": {"scale": "none"}, "objective": {"normalise": "constant", "constant_tokens": 16}},
@@ -104,7 +104,7 @@ def learn(name: str, seed: int, steps: int, clone_tokens: int) -> dict[str, obje
 
 CELLS = [(name, world) for world in ("dream", "real") for name in ("grpo", "ppo")]
 BARE = ["--steps", "12", "--learner.demonstrations", "0"]
-FLAGS = {"grpo": [], "ppo": ["--learner.algorithm", "ppo", "--learner.ppo.critic-warmup", "2"]}
+FLAGS = {"grpo": [], "ppo": ["--learner.algorithm", "ppo"]}
 
 
 def household(

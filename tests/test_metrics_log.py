@@ -175,7 +175,7 @@ def test_cutting_at_a_step_keeps_what_is_not_later_and_goes_on(tmp_path):
     "values, mean, n",
     [([0.5, math.nan, 0.8], 0.65, 2), ([1.0, None, math.inf, 0.0], 0.5, 2), ([2.0], 2.0, 1)],
 )
-def test_the_mean_leaves_out_what_is_not_finite_and_says_how_many_it_has(values, mean, n):
+def test_the_mean_leaves_out_what_is_not_finite_and_says_how_many_it_has(values, mean, n):  # P045
     assert nanmean(values) == (pytest.approx(mean), n)
 
 

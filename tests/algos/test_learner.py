@@ -237,7 +237,9 @@ def test_every_step_divides_by_the_same_number_however_long_its_rows_are(
     monkeypatch.setattr(
         subject,
         "_optimise",
-        lambda rows, num_tokens: seen.append((rows[0].num_trained, num_tokens)) or {},
+        lambda rows, num_tokens: (
+            seen.append((rows[0].num_trained, num_tokens)) or {"policy/kl_to_sampler": 0.0}
+        ),
     )
     subject.update([group_of([1.0, 0.0, 0.0])])
     lengths, divisors = zip(*seen, strict=True)

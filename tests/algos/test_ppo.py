@@ -34,14 +34,16 @@ from dreamgym.algos.settings import LearnerConfig, PPOConfig
 from dreamgym.types import Ending, Episode, Group
 
 PUBLISHED = {"algorithm": "ppo", "negative": 1.0, "credit_refused": True}
+USUAL = {"trace": 0.95, "whiten": True, "stop_kl": 0.0}
 
 
 def config(**ppo: Any) -> LearnerConfig:
-    return LearnerConfig.model_validate(PUBLISHED | {"ppo": ppo})
+    return LearnerConfig.model_validate(PUBLISHED | {"ppo": USUAL | ppo})
 
 
 def learner(**changes: Any) -> Learner:
     plain = {"optimizer": "adamw", "learning_rate": 1e-3, "warmup_steps": 0, "demonstrations": 0}
+    changes["ppo"] = USUAL | changes.get("ppo", {})
     both = LearnerConfig.model_validate(PUBLISHED | plain | changes)
     return Learner(small_model(), small_tokenizer(), both)
 
@@ -360,3 +362,15 @@ def test_a_saved_critic_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> N
     other = learner(ppo={"critic": "shared" if kind == "separate" else "separate"})
     with pytest.raises(ValueError, match="another critic"):
         other.load_optimizer(tmp_path)
+
+
+def test_an_update_that_leads_too_far_from_who_sampled_is_broken_off() -> None:
+    groups = [group_of([1.0, 0.0, 1.0, 0.0], seed=s) for s in range(3)]
+    taken = {}
+    for limit in (0.0, 1e-6):
+        subject = learner(ppo={"critic_warmup": 0, "stop_kl": limit}, minibatch_tokens=1)
+        metrics = subject.update(groups)
+        taken[limit] = subject.num_optimised
+        assert ("policy/steps_not_taken" in metrics) is (limit > 0)
+    assert taken[0.0] == 2 * 12 and taken[1e-6] == 1
+    assert metrics["policy/steps_not_taken"] == pytest.approx(1 - 1 / 24)

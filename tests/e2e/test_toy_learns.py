@@ -46,7 +46,12 @@ def cloned() -> PreTrainedModel:
     return clumsy_policy(seed=0)
 
 
-PPO = LEARNER.model_copy(update={"algorithm": "ppo", "ppo": PPOConfig(critic_learning_rate=3e-4)})
+PPO = LEARNER.model_copy(
+    update={
+        "algorithm": "ppo",
+        "ppo": PPOConfig(critic_learning_rate=3e-4, trace=0.95, whiten=True, stop_kl=0),
+    }
+)
 
 
 def learner_of(model: PreTrainedModel, config: LearnerConfig = LEARNER) -> Learner:

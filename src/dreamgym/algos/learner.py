@@ -130,8 +130,18 @@ class Learner:
         for number, part in enumerate(parts):
             progress = self._progress(done + number / len(parts))
             set_learning_rate(self.optimizers, self._learning_rate(progress))
-            sums.update(self._optimise(part, num_tokens))
-        return metrics | {name: value / len(parts) for name, value in sums.items()}
+            step = self._optimise(part, num_tokens)
+            sums.update(step)
+            written = sum(row.num_trained for row in part if row.logprobs)
+            if self._went_far(step["policy/kl_to_sampler"] * num_tokens / max(1, written)):
+                metrics["policy/steps_not_taken"] = 1 - (number + 1) / len(parts)
+                break
+        return metrics | {name: value / (number + 1) for name, value in sums.items()}
+
+    def _went_far(self, divergence: float) -> bool:
+        """Whether PPO should look at fresh episodes before it goes on."""
+        limit = self.config.ppo.stop_kl if self.critic is not None else 0.0
+        return bool(limit) and divergence > limit
 
     def _lesson(self, groups: Sequence[Group]) -> Lesson:
         penal = self.reference is not None and self.config.objective.kl_in == "reward"
@@ -166,7 +176,7 @@ class Learner:
         return sum(losses) / len(losses)
 
     def _optimise(self, rows: Sequence[Row], num_tokens: float) -> dict[str, float]:
-        sums: Counter[str] = Counter()
+        sums: Counter[str] = Counter({"policy/kl_to_sampler": 0.0})
         sampled = [row for row in rows if row.logprobs]
         shown = [row for row in rows if not row.logprobs]
         for part in split_rows(sampled, self.config.micro_tokens):

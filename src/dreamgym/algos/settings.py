@@ -86,10 +86,15 @@ class PPOConfig(Settings):
     """What a time step of GAE is. Token by token a long thought is discounted; turn by turn not."""
     discount: Share = 1.0
     """γ, per time step."""
-    trace: Share = 0.95
-    """λ of GAE: 0 trusts the critic for what follows, 1 trusts only what happened."""
-    whiten: bool = True
-    """Centre and scale advantages over all tokens of an update."""
+    trace: Share = 1.0
+    """λ of GAE: 0 trusts the critic for what follows, 1 only what happened; 0.95 is usual. With
+    `negative = 0` less than 1 pays failed attempts for what a young critic takes for progress."""
+    whiten: bool = False
+    """Centre and scale advantages over all time steps of an update, as is usual where `negative` is
+    1; with 0 centring would pay whoever failed less than the others."""
+    stop_kl: Weight = 0.02
+    """An update's passes end when a step finds the policy this far from the one that sampled: every
+    episode has advantages here, so that one update takes many steps; 0 never stops."""
     critic: Literal["separate", "shared"] = "separate"
     """A model of its own that starts from the policy's weights, or a head that reads the policy's
     hidden states."""
