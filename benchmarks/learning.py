@@ -104,7 +104,7 @@ def learn(name: str, seed: int, steps: int, clone_tokens: int) -> dict[str, obje
 
 CELLS = [(name, world) for world in ("dream", "real") for name in ("grpo", "ppo")]
 BARE = ["--steps", "12", "--learner.demonstrations", "0"]
-FLAGS = {"grpo": [], "ppo": ["--learner.algorithm", "ppo"]}
+FLAGS = {"grpo": [], "ppo": ["--learner.algorithm", "ppo", "--learner.minibatch-tokens", "4000"]}
 
 
 def household(

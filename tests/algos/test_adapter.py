@@ -29,8 +29,9 @@ def learner(model: Any = None, **settings: Any) -> Learner:
     return Learner(small_model() if model is None else model, small_tokenizer(), config)
 
 
-def test_an_adapter_alone_is_trained_and_reaches_the_sampler() -> None:  # P052
-    subject = learner()
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_adapter_alone_is_trained_and_reaches_the_sampler(optimizer: str) -> None:  # P052
+    subject = learner(optimizer=optimizer)
     before = weights(subject.model)
     for _ in range(3):
         subject.update([GROUP])
@@ -126,3 +127,14 @@ def test_a_saved_adapter_goes_on_to_the_same_bits_and_stands_merged_for_everybod
     fresh = learner()
     fresh.load_optimizer(tmp_path)
     assert check_same_weights(LocalLLM(plain, small_tokenizer()), fresh.model) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_a_critic_of_an_adapted_policy_learns_and_leaves_it_alone(kind: str) -> None:
+    subject = learner(algorithm="ppo", ppo={"critic": kind, "critic_warmup": 1})
+    before = weights(subject.model)
+    assert subject.update([GROUP])["critic/loss"] > 0
+    assert same_bits(weights(subject.model), before)
+    subject.update([GROUP])
+    moved = {n for n, p in weights(subject.model).items() if not torch.equal(p, before[n])}
+    assert moved and all("lora_" in name for name in moved)

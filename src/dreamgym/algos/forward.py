@@ -20,8 +20,11 @@ CHUNK_LOGITS = 1 << 22
 
 
 def hidden_states(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """The last hidden states (B, T, H), in float32 where they are weighed against each other."""
-    return model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    """The last hidden states (B, T, H). On a GPU products are taken in bfloat16, and weights and
+    everything that sums them stay in float32."""
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
+        hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    return hidden.to(model.dtype)
 
 
 def token_logprobs(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> Tensor:

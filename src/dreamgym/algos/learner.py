@@ -115,10 +115,10 @@ class Learner:
             warming = done < self.config.ppo.critic_warmup
         if not rows or warming:
             return metrics
-        number = min(self.config.demonstrations, len(self.demonstrations))
         if self.config.objective.importance_cap:
             rows, metrics["policy/sampler_gap"] = self._weighted(rows)
-        rows = rows + rng.sample(self.demonstrations, number)
+        shown = min(self.config.demonstrations, len(self.demonstrations))
+        rows = rows + rng.sample(self.demonstrations, shown)
         parts = [
             part
             for _ in range(self.config.epochs)

@@ -24,9 +24,10 @@ def make_optimizers(
         if parameter.requires_grad:
             hidden = muon and parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
             (matrices if hidden else others).append(parameter)
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    ]
+    optimizers: list[torch.optim.Optimizer] = []
+    if others:  # adapters are matrices all
+        adamw = torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        optimizers.append(adamw)
     if matrices:
         optimizers.append(Muon(matrices, lr=learning_rate, weight_decay=0.01))
     return optimizers

@@ -114,7 +114,8 @@ class Decoder:
             h = self._rms(x, layer.mlp_norm)
             gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.T)
-        last = x.view(len(rows), width, -1)[torch.arange(len(rows)), lengths - 1]
+        each = torch.arange(len(rows), device=self.device)
+        last = x.view(len(rows), width, -1)[each, lengths - 1]
         logits = F.linear(self._rms(last, self.norm), self.head).float()
         return torch.empty_like(logits).index_copy_(
             0, torch.tensor(order, device=self.device), logits
@@ -193,6 +194,8 @@ class Decoder:
         keys_values = qkv[:, :, self.heads :].view(rows, width, 2, self.kv_heads, self.head_dim)
         cache[written] = keys_values.permute(2, 0, 1, 3, 4)
         q = turned[:, :, : self.heads].transpose(1, 2)
+        if self.dtype is not torch.float32:  # in which the weights hold the scale
+            q = q * self.head_dim**-0.5
         q = q.reshape(rows, self.kv_heads, -1, self.head_dim)
         y = torch.empty_like(q)
         for part in parts:
@@ -283,13 +286,16 @@ def _weight(module: Any) -> Tensor:
 
 
 def _snapshot(block: Any, size: int) -> _Layer:
-    """Queries come scaled, so that their products with keys need not be."""
+    """In float32 queries come scaled, so that their products with keys need not be: half precision
+    would round the weights."""
     attention, mlp = block.self_attn, block.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     has_norms = hasattr(attention, "q_norm")  # Qwen3
 
+    scale = size**-0.5 if attention.q_proj.weight.dtype is torch.float32 else 1.0
+
     def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scaled = q if has_norms else q * size**-0.5
+        scaled = q if has_norms else q * scale
         return torch.cat([_neighbours(scaled, size), _neighbours(k, size), v])
 
     biased = attention.q_proj.bias is not None
@@ -297,7 +303,7 @@ def _snapshot(block: Any, size: int) -> _Layer:
         norm=_weight(block.input_layernorm),
         qkv=joined(*map(_weight, projections)),
         qkv_bias=joined(*(p.bias.detach() for p in projections)) if biased else None,
-        q_norm=_neighbours(_weight(attention.q_norm), size) * size**-0.5 if has_norms else None,
+        q_norm=_neighbours(_weight(attention.q_norm), size) * scale if has_norms else None,
         k_norm=_neighbours(_weight(attention.k_norm), size) if has_norms else None,
         out=_weight(attention.o_proj),
         mlp_norm=_weight(block.post_attention_layernorm),
