@@ -130,15 +130,18 @@ def learn_household(name: str, world: str, seed: int, runs: Path) -> dict[str, o
     household(start, seed, BARE, "before")
     flags = [*BARE, *FLAGS[name], "--train-world", world]
     results = household(folder, seed, flags, "after", start)
-    before, after = results["before"]["real"], results["after"]["real"]
+    before, after = results["before"], results["after"]
     return {
         "algorithm": name,
-        "world": world,
+        "trained_in": world,
         "seed": seed,
-        "before": before["success"],
-        "after": after["success"],
-        "half_width": after["half_width"],
-        "episodes": after["episodes"],
+        "real_before": before["real"]["success"],
+        "real_after": after["real"]["success"],
+        "half_width": after["real"]["half_width"],
+        "real_episodes": after["real"]["episodes"],
+        "dream_before": before["dream"]["success"],
+        "dream_after": after["dream"]["success"],
+        "dream_episodes": after["dream"]["episodes"],
         "real_transitions_online": results["dream"]["real_transitions_online"],
         "seconds": results["dream"]["seconds"],
     }
