@@ -138,3 +138,14 @@ def test_a_critic_of_an_adapted_policy_learns_and_leaves_it_alone(kind: str) -> 
     subject.update([GROUP])
     moved = {n for n, p in weights(subject.model).items() if not torch.equal(p, before[n])}
     assert moved and all("lora_" in name for name in moved)
+
+
+def test_a_policy_is_compared_with_the_learner_before_it_is_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # P052: hard fail, not a flat curve
+    subject = learner()
+    for _ in range(3):
+        subject.update([GROUP])
+    monkeypatch.setattr("dreamgym.llm.decoder._adapters", lambda module: [])
+    with pytest.raises(WeightsDiffer):
+        subject.policy()

@@ -310,3 +310,58 @@ def test_clip_higher_lets_a_rare_token_grow() -> None:  # rule 23
         assert metrics["policy/clip_fraction"] == 0
         _, strict = policy_loss(moved, make_batch([row]), clip=(0.2, 0.2), num_tokens=1)
         assert strict["policy/clip_fraction"] == 1
+
+
+def test_an_update_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
+    rows = [
+        Row(tuple(range(5, 5 + n)), (False, *[True] * (n - 1))) for n in (4, 9, 20, 6)
+    ]  # demonstrations, of ragged lengths too
+    groups = [group_of([1.0, 0.0, 0.0, 0.25], seed=s) for s in range(2)]
+    moved = []
+    for size in (1, 60, 10**6):
+        settings_ = config(
+            optimizer="adamw",
+            learning_rate=1e-3,
+            warmup_steps=0,
+            epochs=1,
+            minibatch_tokens=10**6,
+            micro_tokens=size,
+            demonstrations=4,
+        )
+        subject = Learner(small_model(), small_tokenizer(), settings_, demonstrations=rows)
+        subject.update(groups)
+        moved.append(torch.cat([p.detach().flatten() for p in subject.model.parameters()]))
+    assert (moved[0] - moved[2]).abs().max() < 2e-5 > (moved[1] - moved[2]).abs().max()
+
+
+def test_everything_is_weighed_at_the_temperature_it_was_sampled_with() -> None:  # rule 16
+    objective = {"kl": 0.1, "importance_cap": 2.0}
+    subject = Learner(
+        small_model(), small_tokenizer(), config(objective=objective), temperature=0.7
+    )
+    rows = grpo_lesson([group_of([1.0, 0.0], seed=2)], subject.config).rows
+    batch = make_batch(rows)
+    with torch.no_grad():
+        cool = token_logprobs(small_model(), batch, 0.7)
+        assert (subject._held(batch) - cool).abs().max() < 1e-6
+        for row in subject._weighted(rows)[0]:
+            want = token_logprobs(small_model(), make_batch([row]), 0.7)[0]
+            assert row.logprobs == pytest.approx(want.tolist(), abs=1e-5)
+
+
+def test_a_penalty_counts_all_rows_of_an_episode_and_may_leave_little_between_returns() -> None:
+    played = play_at_random(random.Random(1), num_turns=2, reward=0.002)
+    last = played.turns[-1].completion
+    assert last is not None
+    other = replace(last, prompt_ids=(9, *last.prompt_ids))
+    forked = replace(played, turns=(played.turns[0], replace(played.turns[-1], completion=other)))
+    failed = play_at_random(random.Random(2), num_turns=1)
+
+    def penalty(rows: Any) -> list[tuple[float, ...]]:
+        dear = len(rows) > 1  # a little for each of its two rows
+        return [(0.0009 if dear else 0.0,) + (0.0,) * (len(row.ids) - 1) for row in rows]
+
+    group = Group(played.task, (forked, failed))
+    lesson = grpo_lesson([group], config(grpo={"scale": "none"}), penalty)
+    (gain,) = {a for a in lesson.rows[0].advantages if a}
+    assert gain == pytest.approx((0.002 - 2 * 0.0009) / 2)

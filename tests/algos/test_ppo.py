@@ -374,3 +374,103 @@ def test_an_update_that_leads_too_far_from_who_sampled_is_broken_off() -> None:
         assert ("policy/steps_not_taken" in metrics) is (limit > 0)
     assert taken[0.0] == 2 * 12 and taken[1e-6] == 1
     assert metrics["policy/steps_not_taken"] == pytest.approx(1 - 1 / 24)
+
+
+def by_position(critic: Critic) -> Critic:
+    """Values that tell which hidden state they were read from: a hundredth of its position."""
+
+    def values(hidden: torch.Tensor, rows: Any) -> list[torch.Tensor]:
+        return [torch.tensor([(at - 1) / 100 for at in row.places]) for row in rows]
+
+    critic.values = values  # type: ignore[method-assign]
+    return critic
+
+
+def test_a_value_is_read_before_the_token_is_written() -> None:
+    critic = Critic(small_model(), PPOConfig(critic="shared"), muon=False)
+    torch.nn.init.normal_(critic.head.weight)
+    steps, _ = ppo_steps(play_at_random(random.Random(2), num_turns=2), config(), encoder(), 512)
+    (row,) = steps.asked()
+    hidden = critic.model.get_decoder()(torch.tensor([row.ids])).last_hidden_state[0]
+    want = [critic.head(hidden[place.start - 1]).item() for place in steps.places]
+    (judged,) = critic.judge([steps], 4096)
+    assert judged.values.tolist() == pytest.approx(want, abs=1e-5)
+
+
+def test_what_follows_a_cut_is_the_value_of_the_state_after_it() -> None:  # rule 8
+    played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TURN_LIMIT)
+    steps, _ = ppo_steps(played, config(), encoder(), 512)
+    (judged,) = by_position(constant_critic(0.0)).judge([steps], 4096)
+    (asked,) = steps.asked()
+    after, before = (len(asked.ids) - 1) / 100, (steps.places[-1].start - 1) / 100
+    assert judged.advantages[-1].item() == pytest.approx(after - before)
+
+
+def test_a_sentence_that_broke_off_is_valued_where_it_broke_off() -> None:  # rule 8
+    played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TRUNCATED)
+    steps, _ = ppo_steps(played, config(), encoder(), 512)
+    assert steps.cut and steps.tail == ()
+    assert steps.asked()[0].places[-1] == len(steps.rows[0].ids)
+
+
+def test_a_state_that_does_not_go_on_from_the_row_is_not_read_after_it() -> None:
+    played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TURN_LIMIT)
+    last = played.turns[-1].completion
+    assert last is not None
+    other = replace(last, prompt_ids=(9, *last.prompt_ids))  # as a rewriting template would have it
+    forked = replace(played, turns=(played.turns[0], replace(played.turns[-1], completion=other)))
+    steps, _ = ppo_steps(forked, config(), encoder(), 512)
+    assert len(steps.rows) == 2 and steps.cut and steps.tail == ()
+
+
+def test_rewards_between_turns_fall_on_the_last_token_of_each() -> None:  # P049, rule 5
+    played = play_at_random(random.Random(9), num_turns=3)
+    turns = [replace(t, reward=r) for t, r in zip(played.turns, (0.2, 0.3, 0.5), strict=True)]
+    steps, of_turn = ppo_steps(
+        replace(played, turns=tuple(turns)), config(level="token"), encoder(), 512
+    )
+    ends = [len(of_turn) - 1 - of_turn[::-1].index(number) for number in range(3)]
+    assert [steps.rewards[at] for at in ends] == [0.2, 0.3, 0.5]
+    assert sum(steps.rewards) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("level", ["turn", "token"])
+def test_a_penalty_is_paid_where_its_tokens_were_written(level: str) -> None:  # rule 14
+    played = play_at_random(random.Random(9), num_turns=3, reward=1.0)
+    steps, _ = ppo_steps(
+        played,
+        config(level=level),
+        encoder(),
+        512,
+        lambda rows: [tuple(at / 1000 for at in range(len(row.ids))) for row in rows],
+    )
+    for place, reward in zip(steps.places, steps.rewards, strict=True):
+        paid = float(place == steps.places[-1])
+        assert reward == pytest.approx(paid - sum(range(place.start, place.stop)) / 1000)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_divergence_in_the_reward_is_taken_there_and_nowhere_else(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 14
+    objective = {"kl": 0.1, "kl_in": "reward"}
+    subject = learner(algorithm=algorithm, objective=objective, ppo={"critic_warmup": 0})
+    asked: list[int] = []
+    penalty = subject._penalty
+    monkeypatch.setattr(subject, "_penalty", lambda rows: asked.append(len(rows)) or penalty(rows))
+    metrics = subject.update([group_of([1.0, 0.0])])
+    assert asked and "policy/loss" in metrics and "policy/kl_to_reference" not in metrics
+
+
+def test_the_critics_step_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
+    groups = [group_of([1.0, 0.0, 0.5, 0.0], seed=s) for s in range(2)]
+    heads = []
+    for size in (1, 60, 10**6):
+        subject = learner(
+            ppo={"critic_warmup": 1, "critic_epochs": 1}, micro_tokens=size, minibatch_tokens=10**6
+        )
+        subject.update(groups)
+        assert subject.critic is not None
+        parts = [p.detach().flatten() for p in subject.critic.model.parameters()]
+        heads.append(torch.cat([subject.critic.head.weight.detach().flatten(), *parts]))
+    assert (heads[0] - heads[2]).abs().max() < 1e-5 > (heads[1] - heads[2]).abs().max()
