@@ -32,6 +32,7 @@ from side_by_side.report import Outcome, Row, alternated, median
 from side_by_side.shape import Load
 
 Open = Callable[[int, Task], Env]
+OTHER_SEED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class Script:
     actions: tuple[str, ...]
 
 
-def scripts(games: Sequence[Game], number: int, seed: int) -> list[Script]:
-    """Noisy expert play on held-out games, the longest first: a lot's episodes end together."""
-    played = [demonstrate(game, "noisy", seed=seed, max_turns=30) for game in games[:number]]
+def scripts(games: Sequence[Game], seed: int) -> list[Script]:
+    """Noisy expert play on games that the logs know, as a policy in training dreams them; with the
+    longest first, so that a lot's episodes end together. Not the play that was logged."""
+    played = [demonstrate(game, "noisy", seed=seed + OTHER_SEED, max_turns=30) for game in games]
     made = [Script(e.task, tuple(turn.action for turn in e.turns)) for e in played]
     return sorted(made, key=lambda script: -len(script.actions))
 
@@ -125,8 +127,8 @@ def dream(args: argparse.Namespace) -> Outcome:
     require_engine()
     run = fitted(args)
     cfg: RunConfig = read_config(run)
-    games = build.make_games(cfg.world, cfg.seed).eval
-    told = scripts(games, args.episodes, cfg.seed)
+    games = build.make_games(cfg.world, cfg.seed).train[: args.episodes]
+    told = scripts(games, cfg.seed)
     rounds: list[Row] = []
     with (
         ReplayStore(run / "replay.sqlite") as store,
