@@ -478,3 +478,14 @@ def test_the_critics_gradient_does_not_depend_on_the_split_into_micro_batches() 
     scale = gradients[2].abs().max()
     assert len(gradients) == 3 and scale > 1e-4
     assert all((g - gradients[2]).abs().max() < 1e-5 * scale for g in gradients)
+
+
+def test_the_critic_is_to_learn_what_was_still_to_come() -> None:
+    group = group_of([1.0, 0.0], seed=4)
+    monte_carlo = config(trace=1.0, discount=0.9)
+    critic = Critic(small_model(), monte_carlo.ppo, muon=False)
+    targets = ppo_lesson([group], monte_carlo, by_position(critic), encoder()).targets
+    for episode, row in zip(group.episodes, targets, strict=True):
+        left = [len(episode.turns) - 1 - turn for turn in range(len(episode.turns))]
+        assert row.returns == pytest.approx([episode.reward * 0.9**n for n in left])
+        assert row.before == pytest.approx([(at - 1) / 100 for at in row.places])
