@@ -149,3 +149,11 @@ def test_a_policy_is_compared_with_the_learner_before_it_is_handed_out(
     monkeypatch.setattr("dreamgym.llm.decoder._adapters", lambda module: [])
     with pytest.raises(WeightsDiffer):
         subject.policy()
+
+
+def test_a_policy_of_no_numbers_is_not_handed_out() -> None:
+    subject = learner()
+    with torch.no_grad():
+        next(subject.model.parameters()).fill_(torch.nan)
+    with pytest.raises(WeightsDiffer):
+        subject.policy()

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from dreamgym.algos.batch import Row, make_batch
 from dreamgym.algos.credit import grpo_lesson
-from dreamgym.algos.forward import token_logprobs
+from dreamgym.algos.forward import hidden_states, token_logprobs, token_stats
 from dreamgym.algos.grpo import (
     group_advantages,
     informative_share,
@@ -365,3 +365,54 @@ def test_a_penalty_counts_all_rows_of_an_episode_and_may_leave_little_between_re
     lesson = grpo_lesson([group], config(grpo={"scale": "none"}), penalty)
     (gain,) = {a for a in lesson.rows[0].advantages if a}
     assert gain == pytest.approx((0.002 - 2 * 0.0009) / 2)
+
+
+def test_the_bounds_of_the_clip_are_those_of_the_settings() -> None:
+    group = group_of([1.0, 0.0, 0.0, 1.0], seed=6)
+    rows = grpo_lesson([group], config()).rows
+    batch = make_batch(rows)
+    for low, high in ((0.05, 0.9), (0.9, 0.05)):
+        subject = learner(objective={"clip_low": low, "clip_high": high})
+        with torch.no_grad():
+            now = token_logprobs(subject.model, batch)
+            _, want = policy_loss(now, batch, clip=(low, high), num_tokens=int(batch.mask.sum()))
+        got = subject.update([group])["policy/clip_fraction"]
+        assert got == pytest.approx(want["policy/clip_fraction"], abs=1e-6)
+
+
+def test_a_reference_that_is_given_is_the_one_and_does_not_move() -> None:
+    other = small_model(seed=5)
+    settings_ = config(objective={"kl": 0.1}, optimizer="adamw")
+    subject = Learner(small_model(), small_tokenizer(), settings_, reference=other)
+    batch = make_batch(grpo_lesson([group_of([1.0, 0.0])], settings_).rows)
+    with torch.no_grad():
+        want = token_logprobs(other, batch)
+    before = weights(other)
+    subject.update([group_of([1.0, 0.0])])
+    assert (subject._held(batch) - want).abs().max() < 1e-6
+    assert same_bits(weights(other), before) and not any(
+        p.requires_grad for p in other.parameters()
+    )
+
+
+def test_attention_drops_nothing_while_it_trains() -> None:  # rule 19
+    model = small_model()
+    for block in model.model.layers:
+        block.self_attn.attention_dropout = 0.5
+    subject = learner(model, checkpointing=True)  # which needs training mode
+    batch = make_batch(grpo_lesson([group_of([1.0, 0.0])], subject.config).rows)
+    with torch.no_grad():
+        twice = [token_logprobs(subject.model, batch) for _ in range(2)]
+    assert subject.model.training and torch.equal(*twice)
+
+
+def test_entropies_in_chunks_are_those_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch(grpo_lesson([group_of([1.0, 0.0, 0.0], seed=4)], config()).rows)
+    model = small_model()
+    found = []
+    with torch.no_grad():
+        hidden = hidden_states(model, batch.ids)
+        for size in (1 << 22, 5 * 400):
+            monkeypatch.setattr("dreamgym.algos.forward.CHUNK_LOGITS", size)
+            found.append(token_stats(model, hidden, batch, entropy=True)[1])
+    assert (found[0] - found[1]).abs().max() < 1e-5 < found[0].std()

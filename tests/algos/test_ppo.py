@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,42 +12,20 @@ from episodes import (
     encoder,
     group_of,
     play_at_random,
-    same_bits,
     small_model,
-    small_tokenizer,
-    weights,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from ppo_parts import by_position, config, constant_critic, learner, tensor
 from torch.testing import assert_close
 
 from dreamgym.agents.prompt import policy_messages
-from dreamgym.algos.batch import Row, Written
 from dreamgym.algos.credit import ppo_lesson, ppo_steps
-from dreamgym.algos.critic import Critic, Steps
-from dreamgym.algos.learner import Learner
-from dreamgym.algos.ppo import explained_variance, gae, value_loss, whiten
-from dreamgym.algos.settings import LearnerConfig, PPOConfig
+from dreamgym.algos.critic import Critic
+from dreamgym.algos.ppo import gae, whiten
+from dreamgym.algos.settings import PPOConfig
 from dreamgym.types import Ending, Episode, Group
-
-PUBLISHED = {"algorithm": "ppo", "negative": 1.0, "credit_refused": True}
-USUAL = {"trace": 0.95, "whiten": True, "stop_kl": 0.0}
-
-
-def config(**ppo: Any) -> LearnerConfig:
-    return LearnerConfig.model_validate(PUBLISHED | {"ppo": USUAL | ppo})
-
-
-def learner(**changes: Any) -> Learner:
-    plain = {"optimizer": "adamw", "learning_rate": 1e-3, "warmup_steps": 0, "demonstrations": 0}
-    changes["ppo"] = USUAL | changes.get("ppo", {})
-    both = LearnerConfig.model_validate(PUBLISHED | plain | changes)
-    return Learner(small_model(), small_tokenizer(), both)
-
-
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_advantages_by_hand() -> None:
@@ -97,13 +73,6 @@ def test_rewards_and_values_of_different_length_are_refused() -> None:
         gae(tensor(0, 1), tensor(0.5), discount=1, trace=1)
 
 
-def constant_critic(value: float) -> Critic:
-    critic = Critic(small_model(), PPOConfig(critic="shared"), muon=False)
-    with torch.no_grad():
-        critic.head.bias.fill_(value)
-    return critic
-
-
 def test_p042_a_reward_lands_on_the_last_token_that_the_policy_wrote() -> None:  # rules 5, 6
     played = play_at_random(random.Random(3), num_turns=3, reward=1.0)
     for level in ("token", "turn"):
@@ -117,22 +86,6 @@ def test_p042_a_reward_lands_on_the_last_token_that_the_policy_wrote() -> None: 
         judged.config = PPOConfig(discount=0.0)
         (result,) = judged.judge([steps], 4096)
         assert result.advantages.tolist() == [0.0] * (len(steps.places) - 1) + [1.0]
-
-
-def test_p043_a_value_that_no_step_asks_for_leaks_into_no_advantage() -> None:  # rule 6
-    # the report's numbers: mask [1,1,0], values [0,0,100], reward [0,1,0], λ .95 -> [.95, 1]
-    critic = Critic(small_model(), PPOConfig(critic="shared", trace=0.95), muon=False)
-    poisoned = {2: 0.0, 3: 0.0}  # places before which the policy writes
-
-    def values(hidden: torch.Tensor, rows: Any) -> list[torch.Tensor]:
-        return [torch.tensor([poisoned.get(at, 100.0) for at in row.places]) for row in rows]
-
-    critic.values = values  # type: ignore[method-assign]
-    steps = Steps(
-        [Row((5,) * 5, (False,) * 5)], [Written(0, 2, 3), Written(0, 3, 4)], [0.0, 1.0], cut=False
-    )
-    (judged,) = critic.judge([steps], 4096)
-    assert judged.advantages.tolist() == pytest.approx([0.95, 1.0])
 
 
 def test_words_of_the_world_between_turns_are_no_time_steps() -> (
@@ -264,52 +217,6 @@ def test_whitening_is_over_the_whole_update() -> None:  # rule 22: not per micro
         assert a.advantages == pytest.approx(b.advantages, abs=1e-6)
 
 
-def test_a_value_that_moved_far_gains_nothing_by_moving_further() -> None:
-    for value, gradient in ((0.1, -0.9), (0.5, 0.0)):
-        moved = torch.tensor([value], requires_grad=True)
-        loss = value_loss(moved, torch.zeros(1), torch.ones(1), clip=0.2, num_steps=1)
-        loss.backward()
-        assert moved.grad is not None and moved.grad.item() == pytest.approx(gradient)
-    free = value_loss(torch.tensor([0.5]), torch.zeros(1), torch.ones(1), clip=0, num_steps=2)
-    assert free.item() == pytest.approx(0.5 * 0.25 / 2)
-
-
-def test_explained_variance_by_hand() -> None:
-    assert explained_variance(tensor(0, 1), tensor(0, 1)) == pytest.approx(1.0)
-    assert explained_variance(tensor(0.5, 0.5), tensor(0, 1)) == pytest.approx(0.0)
-    assert explained_variance(tensor(1, 0), tensor(0, 1)) == pytest.approx(-3.0)
-    assert explained_variance(tensor(0, 1), tensor(1, 1)) is None
-
-
-@pytest.mark.parametrize(("kind", "rate"), [("separate", 3e-3), ("shared", 3e-2)])
-def test_a_critic_begins_ignorant_and_learns_without_the_policy(
-    kind: str, rate: float
-) -> None:  # rule 21
-    subject = learner(ppo={"critic": kind, "critic_warmup": 15, "critic_learning_rate": rate})
-    assert subject.critic is not None
-    groups = [group_of([1.0, 0.0, 1.0, 0.0], seed=s) for s in range(3)]
-    steps = [ppo_steps(e, subject.config, encoder(), 512)[0] for g in groups for e in g.episodes]
-    assert all((j.values == 0).all() for j in subject.critic.judge(steps, 4096))
-    before = weights(subject.model)
-    metrics = [subject.update(groups) for _ in range(15)]
-    assert same_bits(weights(subject.model), before), "warm-up must not move a bit of the policy"
-    assert metrics[-1]["critic/loss"] < metrics[0]["critic/loss"]
-    assert metrics[-1]["critic/explained_variance"] > 0.05
-    moved = subject.update(groups)
-    assert "policy/loss" in moved and not same_bits(weights(subject.model), before)
-
-
-def test_where_everybody_was_paid_alike_only_the_critic_learns() -> None:  # P046, rule 9
-    subject = learner(ppo={"critic_warmup": 0})
-    assert subject.critic is not None
-    subject.update([group_of([1.0, 0.0])])
-    before, head = weights(subject.model), subject.critic.head.weight.detach().clone()
-    metrics = subject.update([group_of([0.7, 0.7, 0.7]), group_of([0.7, 0.7], seed=1)])
-    assert metrics["train/informative_groups"] == 0 and metrics["skipped/all_equal"] == 2
-    assert same_bits(weights(subject.model), before)
-    assert not torch.equal(subject.critic.head.weight, head)
-
-
 def test_a_fault_is_no_part_of_it() -> None:  # rule 24
     sound = group_of([1.0, 0.0], seed=2)
     broken = replace(play_at_random(random.Random(1), num_turns=2), ending=Ending.DREAM_FAULT)
@@ -342,28 +249,6 @@ def test_failed_attempts_and_refused_actions_weigh_what_is_asked() -> None:
     assert row.num_trained == sum(len(t.completion.ids) for t in solved.turns[1:] if t.completion)
 
 
-@pytest.mark.parametrize("kind", ["separate", "shared"])
-def test_a_saved_critic_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
-    groups = [group_of([1.0, 0.0, 0.0], seed=s) for s in range(2)]
-    subject = learner(ppo={"critic": kind, "critic_warmup": 1})
-    for _ in range(2):
-        subject.update(groups)
-    subject.save(tmp_path)
-    again = learner(ppo={"critic": kind, "critic_warmup": 1})
-    with torch.no_grad():
-        for own, saved in zip(again.model.parameters(), subject.model.parameters(), strict=True):
-            own.copy_(saved)
-    again.load_optimizer(tmp_path)
-    for each in (subject, again):
-        each.update(groups)
-    assert same_bits(weights(again.model), weights(subject.model))
-    assert again.critic is not None and subject.critic is not None
-    assert torch.equal(again.critic.head.weight, subject.critic.head.weight)
-    other = learner(ppo={"critic": "shared" if kind == "separate" else "separate"})
-    with pytest.raises(ValueError, match="another critic"):
-        other.load_optimizer(tmp_path)
-
-
 def test_an_update_that_leads_too_far_from_who_sampled_is_broken_off() -> None:
     groups = [group_of([1.0, 0.0, 1.0, 0.0], seed=s) for s in range(3)]
     taken = {}
@@ -374,16 +259,6 @@ def test_an_update_that_leads_too_far_from_who_sampled_is_broken_off() -> None:
         assert ("policy/steps_not_taken" in metrics) is (limit > 0)
     assert taken[0.0] == 2 * 12 and taken[1e-6] == 1
     assert metrics["policy/steps_not_taken"] == pytest.approx(1 - 1 / 24)
-
-
-def by_position(critic: Critic) -> Critic:
-    """Values that tell which hidden state they were read from: a hundredth of its position."""
-
-    def values(hidden: torch.Tensor, rows: Any) -> list[torch.Tensor]:
-        return [torch.tensor([(at - 1) / 100 for at in row.places]) for row in rows]
-
-    critic.values = values  # type: ignore[method-assign]
-    return critic
 
 
 def test_a_value_is_read_before_the_token_is_written() -> None:
@@ -462,30 +337,14 @@ def test_a_divergence_in_the_reward_is_taken_there_and_nowhere_else(
     assert asked and "policy/loss" in metrics and "policy/kl_to_reference" not in metrics
 
 
-def test_the_critics_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:  # rule 13
-    subject = learner(ppo={"critic": "shared"})
-    critic = subject.critic
-    assert critic is not None
-    groups = [group_of([1.0, 0.0, 0.5, 0.0], seed=s) for s in range(2)]
-    targets = ppo_lesson(groups, subject.config, critic, encoder()).targets
-    gradients = []
-    for size in (1, 60, 10**6):
-        critic.optimizers[0].register_step_pre_hook(
-            lambda *_: gradients.append(critic.head.weight.grad.clone())  # type: ignore[union-attr]
-        )
-        critic.fit(targets, size, rate=0.0)
-        critic.optimizers[0]._optimizer_step_pre_hooks.clear()
-    scale = gradients[2].abs().max()
-    assert len(gradients) == 3 and scale > 1e-4
-    assert all((g - gradients[2]).abs().max() < 1e-5 * scale for g in gradients)
-
-
-def test_the_critic_is_to_learn_what_was_still_to_come() -> None:
-    group = group_of([1.0, 0.0], seed=4)
-    monte_carlo = config(trace=1.0, discount=0.9)
-    critic = Critic(small_model(), monte_carlo.ppo, muon=False)
-    targets = ppo_lesson([group], monte_carlo, by_position(critic), encoder()).targets
-    for episode, row in zip(group.episodes, targets, strict=True):
-        left = [len(episode.turns) - 1 - turn for turn in range(len(episode.turns))]
-        assert row.returns == pytest.approx([episode.reward * 0.9**n for n in left])
-        assert row.before == pytest.approx([(at - 1) / 100 for at in row.places])
+def test_whitened_advantages_keep_what_sets_episodes_apart() -> None:  # rule 22
+    groups = [group_of([1.0, 0.0, 0.0], seed=s) for s in (1, 2)]
+    lesson = ppo_lesson(groups, config(trace=1.0), constant_critic(0.5), encoder())
+    episodes = [e for group in groups for e in group.episodes]
+    # γ = λ = 1: every turn's advantage is the return less 1/2
+    plain = [e.reward - 0.5 for e in episodes for _ in e.turns]
+    mean = sum(plain) / len(plain)
+    spread = (sum((x - mean) ** 2 for x in plain) / len(plain)) ** 0.5
+    for episode, row in zip(episodes, lesson.rows, strict=True):
+        (advantage,) = {round(a, 6) for a in row.advantages if a}
+        assert advantage == pytest.approx((episode.reward - 0.5 - mean) / spread, abs=1e-5)
