@@ -178,3 +178,25 @@ def test_the_gradient_does_not_depend_on_the_split_into_micro_batches() -> None:
     assert scale > 1e-3
     for other in gradients[1:]:
         assert (gradients[0] - other).abs().max() < 1e-5 * scale
+
+
+def credits_of(config: LearnerConfig, *groups: list[float]) -> list[float]:
+    """The advantage of every attempt that is learnt from."""
+    lesson = grpo_lesson([group_of(rewards, seed=i) for i, rewards in enumerate(groups)], config)
+    return [{a for a in row.advantages if a}.pop() for row in lesson.rows]
+
+
+def test_the_settings_choose_the_baseline_and_the_scale() -> None:
+    def chosen(**grpo: object) -> LearnerConfig:
+        return LearnerConfig.model_validate({"negative": 1.0, "grpo": grpo})
+
+    low = -1 / math.sqrt(3)
+    one_of_four = [1.0, 0.0, 0.0, 0.0]
+    assert credits_of(chosen(), one_of_four) == pytest.approx([math.sqrt(3), low, low, low])
+    assert credits_of(chosen(scale="none"), one_of_four) == pytest.approx([0.75, *[-0.25] * 3])
+    left_out = chosen(scale="none", leave_one_out=True)
+    assert credits_of(left_out, one_of_four) == pytest.approx([1.0, *[-1 / 3] * 3])
+    # centred: ±1/2 and ±1/4, whose mean square is 5/32
+    spread = math.sqrt(5 / 32)
+    got = credits_of(chosen(scale="batch"), [1.0, 0.0], [0.5, 0.0])
+    assert got == pytest.approx([0.5 / spread, -0.5 / spread, 0.25 / spread, -0.25 / spread])

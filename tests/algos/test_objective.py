@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from dreamgym.algos.batch import Row, make_batch
+from dreamgym.algos.batch import Row, episode_rows, make_batch
 from dreamgym.algos.credit import grpo_lesson
 from dreamgym.algos.forward import hidden_states, token_logprobs, token_stats
 from dreamgym.algos.grpo import (
@@ -142,13 +142,34 @@ def test_step_advantages_are_added_turn_by_turn() -> None:
     ]
     group = replace(group, episodes=tuple(alike))
     plain = grpo_lesson([group], config()).rows
-    both = grpo_lesson([group], config(grpo={"step_weight": 1.0})).rows
-    steps = step_advantages(group.episodes, discount=0.95, min_range=1e-3)
+    settings_ = {"step_weight": 0.5, "step_discount": 0.8}
+    both = grpo_lesson([group], config(grpo=settings_)).rows
+    steps = step_advantages(group.episodes, discount=0.8, min_range=1e-3)
     assert any(any(step) for step in steps)
-    for a, b, by_turn in zip(plain, both, steps, strict=True):
+    for a, b, by_turn, episode in zip(plain, both, steps, group.episodes, strict=True):
         base = {x for x in a.advantages if x}.pop()
-        assert {x for x in b.advantages if x} <= {base + step for step in by_turn}
-    assert plain != both
+        _, places = episode_rows(episode)
+        for place, step in zip(places, by_turn, strict=True):
+            assert b.advantages[place.start] == pytest.approx(base + 0.5 * step)
+
+
+def test_the_entropy_is_taken_at_the_temperature_of_the_sampler() -> None:
+    batch = make_batch(grpo_lesson([group_of([1.0, 0.0])], config()).rows)
+    model = small_model()
+    with torch.no_grad():
+        hidden = hidden_states(model, batch.ids)
+        found = [
+            token_stats(model, hidden, batch, temperature, entropy=True)[1].sum()
+            for temperature in (0.1, 1.0)
+        ]
+    assert found[0] < found[1]
+
+
+def test_an_attempt_without_a_turn_is_no_attempt() -> None:  # rule 24
+    group = group_of([1.0, 0.0], seed=3)
+    silent = replace(group.episodes[0], turns=(), ending=Ending.TRUNCATED)
+    wider = replace(group, episodes=(*group.episodes, silent))
+    assert grpo_lesson([wider], config()).rows == grpo_lesson([group], config()).rows
 
 
 def test_p049_an_episodes_return_is_the_sum_or_the_outcome() -> None:

@@ -348,3 +348,17 @@ def test_whitened_advantages_keep_what_sets_episodes_apart() -> None:  # rule 22
     for episode, row in zip(episodes, lesson.rows, strict=True):
         (advantage,) = {round(a, 6) for a in row.advantages if a}
         assert advantage == pytest.approx((episode.reward - 0.5 - mean) / spread, abs=1e-5)
+
+
+def test_outcomes_that_are_alike_teach_nothing_whatever_was_paid_on_the_way() -> None:  # P049
+    group = group_of([1.0, 1.0], seed=4)
+    turns = list(group.episodes[0].turns)
+    assert len(turns) > 1
+    turns[0] = replace(turns[0], reward=0.5)
+    paid = replace(
+        group, episodes=(replace(group.episodes[0], turns=tuple(turns)), *group.episodes[1:])
+    )
+    outcome = config().model_copy(update={"reward": "outcome"})
+    lesson = ppo_lesson([paid], outcome, constant_critic(0.1), encoder())
+    assert lesson.skipped == {"ALL_EQUAL": 1} and not lesson.rows
+    assert ppo_lesson([paid], config(), constant_critic(0.1), encoder()).rows

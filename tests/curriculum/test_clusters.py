@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 from dreamgym.curriculum.clusters import cluster
 from dreamgym.curriculum.curriculum import Curriculum, CurriculumConfig
+from dreamgym.envs.text import PlainText
 from dreamgym.types import Ending, Episode, Group, Task, Turn
 
 KINDS = ("put a {} in shelf 1", "heat some {} and put it on table 2", "examine the {} with lamp 1")
@@ -49,3 +53,34 @@ def test_tasks_tried_once_share_the_entropy_of_their_cluster() -> None:
     kinds = [{subject.entropy.get(t.id) for t in TASKS[k : k + 8]} for k in (0, 8, 16)]
     assert kinds == [{0.25}, {0.0}, {None}], "also of tasks that were not tried"
     assert {alone.entropy[t.id] for t in TASKS[:4]} == {0.0}, "one attempt has no entropy"
+
+
+def test_a_variant_is_of_its_parents_cluster_also_after_a_restart() -> None:
+    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    variant = replace(TASKS[0], id="variant/1", parent=TASKS[0].id, generation=1)
+    subject.variants.append(variant)
+    again = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    again.restore(subject.state())
+    again.record([group(variant, 1.0), group(TASKS[1], 0.0)])
+    assert again.entropy[variant.id] == again.entropy[TASKS[2].id] == 0.25
+
+
+def test_a_variant_that_is_grown_joins_its_parents_cluster() -> None:
+    class Writer:
+        """An experience model that can vary any task."""
+
+        text = PlainText()
+
+        async def vary(self, task: Task, number: int) -> str:
+            return f"{task.instruction} twice"
+
+        async def imagine(self, task: Task, number: int) -> None:
+            return None
+
+    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    half = [group(task, float(i % 2)) for i, task in enumerate(TASKS[:4])]
+    subject.record(half)
+    grown = asyncio.run(subject.grow(half, Writer(), 0))  # type: ignore[arg-type]
+    assert grown
+    subject.record([group(grown[0], 1.0), group(TASKS[1], 0.0)])
+    assert subject.entropy[grown[0].id] == 0.25

@@ -163,11 +163,13 @@ def test_p051_a_run_that_most_groups_cannot_teach_is_told_so_before_it_begins() 
 
 def first_actions(*groups: str) -> list[Group]:
     """A group a string, an attempt a letter."""
-    task = Task("t", "i")
+    task, last = Task("t", "i"), Turn("n", "end", 0.0, "n")
     return [
         Group(
             task,
-            tuple(Episode(task, (Turn("s", a, 0.0, "n"),), Ending.DONE, "real") for a in group),
+            tuple(
+                Episode(task, (Turn("s", a, 0.0, "n"), last), Ending.DONE, "real") for a in group
+            ),
         )
         for group in groups
     ]
@@ -176,6 +178,8 @@ def first_actions(*groups: str) -> list[Group]:
 def test_a_policy_that_ignores_its_input_is_seen() -> None:  # engines.md rule 23
     assert input_dependence(first_actions("aaaa", "bbbb")) == 1.0
     assert input_dependence(first_actions("aaaa", "aaaa")) == 0.0
+    told = group_metrics(first_actions("aaaa", "bbbb"), "real")
+    assert told["policy/input_dependence"] == 1.0
     # inside: 2 of 6 pairs agree each; across: 8 of 16
     assert input_dependence(first_actions("aabb", "abab")) == pytest.approx(1 / 3 - 1 / 2)
     rng = random.Random(0)
