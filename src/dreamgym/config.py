@@ -129,6 +129,16 @@ class RunConfig(Settings):
     def _fits_together(self) -> RunConfig:
         if self.rollout.group_size < 2 and self.learner.algorithm == "grpo":
             raise ValueError("rollout.group_size is below 2: advantages compare inside a group")
+        for name in ("group_size", "max_turns", "max_tokens", "in_flight"):
+            if getattr(self.rollout, name) < 1:
+                raise ValueError(f"rollout.{name} is below 1")
+        if self.rollout.temperature <= 0:
+            raise ValueError("rollout.temperature must be above 0: without chance nothing is tried")
+        learner = self.learner
+        if learner.algorithm == "ppo" and learner.ppo.critic_warmup >= self.steps > 0:
+            raise ValueError("learner.ppo.critic_warmup leaves no step to the policy: raise steps")
+        if learner.objective.kl_in == "reward" and not learner.objective.kl:
+            raise ValueError('learner.objective.kl_in = "reward" does nothing where kl is 0')
         if self.model.width % self.model.heads:
             raise ValueError("model.width must be a multiple of model.heads")
         if self.model.heads % self.model.kv_heads:

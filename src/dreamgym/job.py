@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from dreamgym import build
+from dreamgym.algos.adapter import require_peft
 from dreamgym.algos.learner import Learner
 from dreamgym.audit.transitions import next_state_fidelity
 from dreamgym.config import RunConfig
@@ -71,6 +72,8 @@ class Job:
 def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
     """Run every stage up to `until`; returns the data of all that are done."""
     cfg = job.cfg
+    if cfg.learner.adapter.rank:
+        require_peft()  # now, and not after the fit
     torch.manual_seed(cfg.seed)
     games = build.make_games(cfg.world, cfg.seed)
     results: dict[str, Any] = {}

@@ -51,6 +51,7 @@ async def train(
             policy, tasks, parts.make_env, cfg.rollout, world=cfg.train_world, seed=seed
         )
         rolled = time.monotonic()
+        del policy  # its snapshot and cache, before the next one's are made
 
         metrics = group_metrics(groups, cfg.train_world) | parts.learner.update(groups)
         parts.curriculum.record(groups)  # half-solved tasks come back more often

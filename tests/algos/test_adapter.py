@@ -18,6 +18,7 @@ from dreamgym.algos.forward import token_logprobs
 from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import AdapterConfig, LearnerConfig
 from dreamgym.llm.local import LocalLLM
+from dreamgym.types import DreamGymError
 
 GROUP = group_of([1.0, 0.0, 0.0, 1.0], seed=3)
 
@@ -49,10 +50,29 @@ def test_a_sampler_that_never_got_the_adapter_is_found_out() -> None:  # P052
         check_same_weights(stale, subject.model)
 
 
+def untied_model() -> Any:
+    """With a head of its own, which starts as a copy of the embeddings."""
+    model = small_model()
+    head = torch.nn.Linear(32, len(small_tokenizer()), bias=False)
+    head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
+    model.set_output_embeddings(head)
+    model.config.tie_word_embeddings = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [("qproj", "no layer 'qproj'"), ("q_proj,lm_head", "shares"), ("embed_tokens", "not sampled")],
+)
+def test_an_adapter_that_would_go_wrong_is_refused(modules: str, reason: str) -> None:
+    with pytest.raises(DreamGymError, match=reason):
+        with_adapter(small_model(), AdapterConfig(rank=4, modules=modules))
+
+
 def test_an_adapter_on_the_head_has_its_part_in_what_is_trained() -> None:  # engines.md rule 20
     torch.manual_seed(1)
-    config = AdapterConfig(rank=4, modules="q_proj,lm_head")
-    model = with_adapter(small_model().requires_grad_(True), config)
+    config = AdapterConfig(rank=4, modules="q_proj, lm_head")
+    model = with_adapter(untied_model(), config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name and "lm_head" in name:
@@ -61,7 +81,7 @@ def test_an_adapter_on_the_head_has_its_part_in_what_is_trained() -> None:  # en
     plain = model(input_ids=batch.ids).logits[:, :-1].log_softmax(-1)
     want = plain.gather(2, batch.ids[:, 1:, None])[..., 0] * batch.mask[:, 1:]
     assert (token_logprobs(model, batch)[:, 1:] - want).abs().max() < 1e-5
-    without = token_logprobs(small_model(), batch)[:, 1:]
+    without = token_logprobs(untied_model(), batch)[:, 1:]
     assert (without - want).abs().max() > 1e-2
     assert check_same_weights(LocalLLM(model, small_tokenizer()), model) < 1e-4
 

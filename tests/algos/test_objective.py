@@ -127,9 +127,10 @@ def test_turns_that_saw_the_same_state_are_compared() -> None:  # GiGPO
     # discount 1/2; at "hall": returns 1/2, 0 and, on a second visit, 1 -> mean 1/2
     first = visit(["hall", "hall"], [0.0, 1.0])
     second = visit(["hall", "cellar"], [0.0, 0.0])
-    got = step_advantages([first, second], discount=0.5, scaled=False)
+    paid = [[0.0, 1.0], [0.0, 0.0]]
+    got = step_advantages([first, second], paid, discount=0.5, scaled=False)
     assert got == [[0.0, 0.5], [-0.5, 0.0]]
-    scaled = step_advantages([first, second], discount=0.5)
+    scaled = step_advantages([first, second], paid, discount=0.5)
     deviation = math.sqrt((0.25 + 0.25) / 3)
     assert scaled[0] == pytest.approx([0.0, 0.5 / deviation])
 
@@ -144,7 +145,8 @@ def test_step_advantages_are_added_turn_by_turn() -> None:
     plain = grpo_lesson([group], config()).rows
     settings_ = {"step_weight": 0.5, "step_discount": 0.8}
     both = grpo_lesson([group], config(grpo=settings_)).rows
-    steps = step_advantages(group.episodes, discount=0.8, min_range=1e-3)
+    paid = [[turn.reward for turn in e.turns] for e in group.episodes]
+    steps = step_advantages(group.episodes, paid, discount=0.8, min_range=1e-3)
     assert any(any(step) for step in steps)
     for a, b, by_turn, episode in zip(plain, both, steps, group.episodes, strict=True):
         base = {x for x in a.advantages if x}.pop()
@@ -253,8 +255,8 @@ def test_the_entropy_is_that_of_the_sampling_distribution_and_a_bonus_raises_it(
 def test_a_constant_divisor_lets_long_updates_weigh_more() -> None:  # rule 13: Dr. GRPO
     rows = grpo_lesson([group_of([1.0, 0.0], seed=5)], config()).rows
     constant = learner(objective={"normalise": "constant", "constant_tokens": 64})
-    assert constant._total(rows) == 64 * len(rows)
-    assert learner()._total(rows) == sum(row.num_trained for row in rows)
+    assert constant._total(rows, 8) == 64 * 8, "also of those whose weight is 0"
+    assert learner()._total(rows, 8) == sum(row.num_trained for row in rows)
 
 
 def test_a_penalty_in_the_reward_acts_on_no_group_without_signal() -> None:  # rules 9, 14
@@ -437,3 +439,33 @@ def test_entropies_in_chunks_are_those_of_one_piece(monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr("dreamgym.algos.forward.CHUNK_LOGITS", size)
             found.append(token_stats(model, hidden, batch, entropy=True)[1])
     assert (found[0] - found[1]).abs().max() < 1e-5 < found[0].std()
+
+
+def test_the_constant_counts_every_episode_of_a_taught_group() -> None:  # rule 13
+    for negative in (0.0, 1.0):
+        lesson = grpo_lesson([group_of([1.0] + [0.0] * 7)], config(negative=negative))
+        assert lesson.num_episodes == 8 and len(lesson.rows) == (8 if negative else 1)
+
+
+def test_a_divergence_is_held_over_all_that_was_written() -> None:
+    group = group_of([1.0, 0.0], seed=3)
+    written = sum(len(t.completion.ids) for e in group.episodes for t in e.turns if t.completion)
+    shy = {"negative": 0.0}
+    for objective in ({"kl": 0.1}, {"entropy": 0.1}):
+        rows = grpo_lesson([group], config(objective=objective, **shy)).rows
+        assert sum(row.num_trained for row in rows) == written
+    assert sum(row.num_trained for row in grpo_lesson([group], config(**shy)).rows) < written
+
+
+def test_steps_are_compared_by_the_outcome_where_that_is_asked() -> None:
+    group = group_of([1.0, 0.0], seed=3)
+    turns = [replace(t, state="hall") for t in group.episodes[0].turns]
+    assert len(turns) > 1
+
+    def first_paid(reward: float) -> Group:
+        first = replace(group.episodes[0], turns=(replace(turns[0], reward=reward), *turns[1:]))
+        return replace(group, episodes=(first, *group.episodes[1:]))
+
+    settings_ = config(reward="outcome", grpo={"step_weight": 1.0})
+    found = [grpo_lesson([first_paid(reward)], settings_).rows for reward in (0.0, 0.9)]
+    assert found[0] and [r.advantages for r in found[0]] == [r.advantages for r in found[1]]

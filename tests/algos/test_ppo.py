@@ -158,7 +158,7 @@ def test_a_longer_thought_costs_nothing_turn_by_turn_and_something_token_by_toke
     ("ending", "cut"),
     [
         (Ending.TURN_LIMIT, True),
-        (Ending.TRUNCATED, True),
+        (Ending.TRUNCATED, False),
         (Ending.DONE, False),
         (Ending.INVALID, False),
     ],
@@ -281,21 +281,25 @@ def test_what_follows_a_cut_is_the_value_of_the_state_after_it() -> None:  # rul
     assert judged.advantages[-1].item() == pytest.approx(after - before)
 
 
-def test_a_sentence_that_broke_off_is_valued_where_it_broke_off() -> None:  # rule 8
-    played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TRUNCATED)
-    steps, _ = ppo_steps(played, config(), encoder(), 512)
-    assert steps.cut and steps.tail == ()
-    assert steps.asked()[0].places[-1] == len(steps.rows[0].ids)
+def test_where_nothing_is_bootstrapped_a_cut_is_an_end() -> None:
+    played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TURN_LIMIT)
+    steps, _ = ppo_steps(played, config(bootstrap=False), encoder(), 512)
+    assert not steps.cut and steps.asked()[0].places == tuple(p.start for p in steps.places)
 
 
-def test_a_state_that_does_not_go_on_from_the_row_is_not_read_after_it() -> None:
+def test_a_state_that_does_not_go_on_from_the_row_is_read_in_one_of_its_own() -> None:
     played = replace(play_at_random(random.Random(7), num_turns=2), ending=Ending.TURN_LIMIT)
     last = played.turns[-1].completion
     assert last is not None
     other = replace(last, prompt_ids=(9, *last.prompt_ids))  # as a rewriting template would have it
     forked = replace(played, turns=(played.turns[0], replace(played.turns[-1], completion=other)))
     steps, _ = ppo_steps(forked, config(), encoder(), 512)
-    assert len(steps.rows) == 2 and steps.cut and steps.tail == ()
+    asked = steps.asked()
+    assert len(steps.rows) == 2 and len(asked) == 3 and asked[-1].ids == steps.next_prompt
+    assert asked[-1].places == (len(steps.next_prompt),)
+    (judged,) = by_position(constant_critic(0.0)).judge([steps], 4096)
+    after, before = (len(steps.next_prompt) - 1) / 100, (steps.places[-1].start - 1) / 100
+    assert judged.advantages[-1].item() == pytest.approx(after - before)
 
 
 def test_rewards_between_turns_fall_on_the_last_token_of_each() -> None:  # P049, rule 5

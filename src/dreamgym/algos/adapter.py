@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -17,16 +18,23 @@ from dreamgym.types import DreamGymError
 REFERENCE = "reference"
 
 
-def with_adapter(model: PreTrainedModel, config: AdapterConfig) -> PreTrainedModel:
-    """The model with fresh adapters, which are all that trains; they change nothing yet."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as missing:
+def require_peft() -> None:
+    if find_spec("peft") is None:
         raise DreamGymError(
             "learner.adapter.rank asks for LoRA and PEFT is not installed: "
             "pip install 'dreamgym[lora]', or set the rank to 0 to train all weights"
-        ) from missing
-    named = config.modules if config.modules == "all-linear" else config.modules.split(",")
+        )
+
+
+def with_adapter(model: PreTrainedModel, config: AdapterConfig) -> PreTrainedModel:
+    """The model with fresh adapters, which are all that trains; they change nothing yet."""
+    require_peft()
+    from peft import LoraConfig, get_peft_model
+
+    named: str | list[str] = config.modules
+    if config.modules != "all-linear":
+        named = [name.strip() for name in config.modules.split(",") if name.strip()]
+        _check_modules(model, named)
     lora = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
@@ -37,6 +45,22 @@ def with_adapter(model: PreTrainedModel, config: AdapterConfig) -> PreTrainedMod
     return get_peft_model(model, lora)
 
 
+def _check_modules(model: PreTrainedModel, named: Sequence[str]) -> None:
+    """Every name must be a layer, and none a table that the model holds only once for two uses."""
+    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if unknown := [name for name in named if name not in layers]:
+        raise DreamGymError(f"learner.adapter.modules: the model has no layer {unknown[0]!r}")
+    if "embed_tokens" in named:
+        raise DreamGymError(
+            "learner.adapter.modules: adapters on embed_tokens are not sampled from"
+        )
+    if "lm_head" in named and model.config.tie_word_embeddings:
+        raise DreamGymError(
+            "learner.adapter.modules: lm_head shares its weights with the embeddings here, so "
+            "that merging an adapter into one would change the other: leave lm_head out"
+        )
+
+
 def is_adapted(model: PreTrainedModel) -> bool:
     return hasattr(model, "peft_config")
 
@@ -45,6 +69,8 @@ def keep_reference(model: PreTrainedModel) -> None:
     """Freeze a copy of the adapters as they are: a warm-started adapter is part of the policy that
     training began with, so that switching adapters off would be another one."""
     active = model.active_adapter
+    if REFERENCE in model.peft_config:
+        model.delete_adapter(REFERENCE)
     model.add_adapter(REFERENCE, copy.deepcopy(model.peft_config[active]))
     tensors = dict(model.named_parameters())
     with torch.no_grad():

@@ -124,11 +124,16 @@ def _row(completions: Sequence[Completion]) -> Row:
 
 
 def credited(
-    rows: Sequence[Row], written: Sequence[Written], advantages: Sequence[Sequence[float]]
+    rows: Sequence[Row],
+    written: Sequence[Written],
+    advantages: Sequence[Sequence[float]],
+    *,
+    keep: bool = False,
 ) -> list[Row]:
     """Rows with the advantage of every token of every turn; tokens of 0 are read, not trained on.
 
-    A row without any other is left out.
+    A row without any other is left out. With `keep` all that was written stays trained on, for an
+    objective that is more than the advantages.
     """
     result = []
     for number, row in enumerate(rows):
@@ -136,7 +141,7 @@ def credited(
         for place, given in zip(written, advantages, strict=True):
             if place.row == number:
                 credit[place.start : place.stop] = given
-        mask = tuple(value != 0 for value in credit)
+        mask = row.mask if keep else tuple(value != 0 for value in credit)
         if any(mask):
             result.append(replace(row, mask=mask, advantages=tuple(credit)))
     return result

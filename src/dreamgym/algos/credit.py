@@ -31,6 +31,7 @@ class Lesson:
 
     rows: list[Row]
     skipped: Counter[SkipReason]
+    num_episodes: int = 0  # whose rows these are, those of weight 0 included
     targets: list[ValueRow] = field(default_factory=list)  # the critic's
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -83,7 +84,8 @@ def grpo_lesson(
         scaled = scale_over([advantages for _, advantages in taught])
         taught = [(valid, new) for (valid, _), new in zip(taught, scaled, strict=True)]
     rows = [row for valid, advantages in taught for row in _grpo_rows(valid, advantages, config)]
-    return Lesson(rows, skipped, metrics=_forks([e for valid, _ in taught for e in valid]))
+    everybody = [e for valid, _ in taught for e in valid]
+    return Lesson(rows, skipped, len(everybody), metrics=_forks(everybody))
 
 
 def _grpo_rows(
@@ -94,6 +96,7 @@ def _grpo_rows(
     if weight:
         steps = step_advantages(
             episodes,
+            [turn_rewards(e, config.reward) for e in episodes],
             discount=config.grpo.step_discount,
             scaled=config.grpo.scale == "std",
             min_range=config.grpo.min_range,
@@ -137,7 +140,7 @@ def ppo_lesson(
     paid = [math.fsum(turn_rewards(e, config.reward)) for e in episodes]
     if max(paid) - min(paid) <= TOLERANCE:
         skipped["ALL_EQUAL"] += len(groups) - skipped["FAULTS"]
-        return Lesson([], +skipped, targets, metrics)
+        return Lesson([], +skipped, targets=targets, metrics=metrics)
     advantages = torch.cat([j.advantages for j in judged])
     if config.ppo.whiten:
         advantages = whiten(advantages)
@@ -145,7 +148,7 @@ def ppo_lesson(
     split = advantages.split([len(s.places) for s in steps])
     for episode, step, of_turn, given in zip(episodes, steps, turns, split, strict=True):
         rows += _credit(episode, step.rows, step.places, of_turn, given.tolist(), config)
-    return Lesson(rows, +skipped, targets, metrics)
+    return Lesson(rows, +skipped, len(episodes), targets, metrics)
 
 
 def ppo_steps(
@@ -158,8 +161,8 @@ def ppo_steps(
     """An episode's time steps, and the turn that each belongs to.
 
     A reward falls on the last token that the policy wrote for it, whatever the world wrote after.
-    An episode that ran into a limit of ours is cut: the critic says what would have followed. One
-    that the world ended, or that the policy spoilt, is over.
+    An episode that our turn limit stopped is cut: the critic says what would have followed. One
+    that the world ended, or that the policy spoilt (also by a completion without end), is over.
     """
     rows, places = episode_rows(episode)
     rewards = turn_rewards(episode, config.reward)
@@ -178,20 +181,16 @@ def ppo_steps(
             paid.append(-math.fsum(cost[start:stop]))
             turns.append(number)
         paid[-1] += reward
-    cut = episode.ending in (Ending.TURN_LIMIT, Ending.TRUNCATED)
-    tail = _next_read(episode, rows[-1], encoder, context) if cut else ()
-    return Steps(rows, steps, paid, cut, tail), turns
+    cut = config.ppo.bootstrap and episode.ending is Ending.TURN_LIMIT
+    following = _next_prompt(episode, encoder, context) if cut else ()
+    return Steps(rows, steps, paid, cut, following), turns
 
 
-def _next_read(episode: Episode, row: Row, encoder: Codec, context: int) -> tuple[int, ...]:
-    """The state that a turn limit kept the policy from; nothing where it broke off in a sentence,
-    or where the context ends."""
-    if episode.ending is not Ending.TURN_LIMIT:
-        return ()
+def _next_prompt(episode: Episode, encoder: Codec, context: int) -> tuple[int, ...]:
+    """What a turn limit kept the policy from reading; nothing where the context has no room."""
     state = episode.turns[-1].next_state
     ids = encoder.prompt(policy_messages(episode.task.instruction, episode.turns, state))
-    goes_on = tuple(ids[: len(row.ids)]) == row.ids and len(ids) <= context
-    return tuple(ids[len(row.ids) :]) if goes_on else ()
+    return tuple(ids) if len(ids) <= context else ()
 
 
 def _forks(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -216,4 +215,6 @@ def _credit(
         elif not (episode.turns[number].valid or config.credit_refused):
             advantage = 0.0
         given.append([advantage] * (place.stop - place.start))
-    return credited(rows, places, given)
+    objective = config.objective
+    everywhere = objective.entropy > 0 or (objective.kl > 0 and objective.kl_in == "loss")
+    return credited(rows, places, given, keep=everywhere)

@@ -32,17 +32,20 @@ class Steps:
     places: list[Written]  # of each time step
     rewards: list[float]  # of each time step
     cut: bool  # we stopped it: what would have followed is worth something
-    tail: tuple[int, ...] = ()  # what the policy would have read next, where it was cut
+    next_prompt: tuple[int, ...] = ()  # what the policy would have read next, where it was cut
 
     def asked(self) -> list[ValueRow]:
         """Where values are needed: before every step, and after the last of a cut episode."""
-        rows = []
-        for number, row in enumerate(self.rows):
-            places = [place.start for place in self.places if place.row == number]
-            last = self.cut and number == len(self.rows) - 1
-            ids = (*row.ids, *self.tail) if last else row.ids
-            rows.append(ValueRow(ids, (*places, len(ids)) if last else tuple(places)))
-        return rows
+        rows = [
+            ValueRow(row.ids, tuple(p.start for p in self.places if p.row == number))
+            for number, row in enumerate(self.rows)
+        ]
+        if not self.cut:
+            return rows
+        last, ids = rows[-1], self.next_prompt or rows[-1].ids
+        if ids[: len(last.ids)] == last.ids:  # read on in the same row
+            return [*rows[:-1], ValueRow(ids, (*last.places, len(ids)))]
+        return [*rows, ValueRow(ids, (len(ids),))]
 
     def targets(self, values: Tensor, returns: Tensor) -> list[ValueRow]:
         """What the critic is to learn: the return of every step."""
@@ -84,7 +87,8 @@ class Critic:
         starts at zero: it is ignorant, not wrong."""
         self.config = config
         self.shared = config.critic == "shared"
-        self.model = policy if self.shared else copy.deepcopy(policy).requires_grad_(True)
+        # a copy of an adapted policy trains its own adapters, not all weights
+        self.model = policy if self.shared else copy.deepcopy(policy)
         self.context = policy.config.max_position_embeddings
         width = policy.get_output_embeddings().weight.shape[1]
         self.head = torch.nn.Linear(width, 1, device=policy.device, dtype=torch.float32)
@@ -120,7 +124,7 @@ class Critic:
         found = iter(self.read([row for e in episodes for row in e.asked()], num_tokens))
         judged = []
         for episode in episodes:
-            values = torch.cat([next(found) for _ in episode.rows])
+            values = torch.cat([next(found) for _ in episode.asked()])
             last = float(values[-1]) if episode.cut else 0.0
             values = values[: len(episode.places)]
             rewards = torch.tensor(episode.rewards, dtype=torch.float64)
@@ -162,11 +166,14 @@ class Critic:
             optimizer.zero_grad()
         return total
 
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+
     def save(self, folder: Path) -> None:
         """Head and, where it has one of its own, backbone; optimisers beside them."""
         tensors = {f"head.{name}": value for name, value in self.head.state_dict().items()}
         if not self.shared:
-            tensors |= {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
+            tensors |= {f"model.{name}": p.detach() for name, p in self._trained()}
         save_file(
             {name: t.contiguous() for name, t in tensors.items()}, folder / "critic.safetensors"
         )
@@ -177,7 +184,7 @@ class Critic:
         tensors = load_file(folder / "critic.safetensors")
         own = dict(self.head.named_parameters(prefix="head"))
         if not self.shared:
-            own |= dict(self.model.named_parameters(prefix="model"))
+            own |= {f"model.{name}": p for name, p in self._trained()}
         if own.keys() != tensors.keys():
             raise ValueError(f"{folder} holds another critic: {own.keys() ^ tensors.keys()}")
         with torch.no_grad():

@@ -36,20 +36,24 @@ def scale_over(advantages: Sequence[Tensor]) -> list[Tensor]:
 
 
 def step_advantages(
-    episodes: Sequence[Episode], *, discount: float, scaled: bool = True, min_range: float = 1e-6
+    episodes: Sequence[Episode],
+    rewards: Sequence[Sequence[float]],
+    *,
+    discount: float,
+    scaled: bool = True,
+    min_range: float = 1e-6,
 ) -> list[list[float]]:
     """GiGPO (arXiv 2505.10978): turns of a group that saw the same state, compared by their
     discounted return from there; 0 where nobody else came by, or nothing set them apart.
     """
     met: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     advantages: list[list[float]] = []
-    for number, episode in enumerate(episodes):
+    for number, (episode, paid) in enumerate(zip(episodes, rewards, strict=True)):
         advantages.append([0.0] * len(episode.turns))
         ahead = 0.0
         for index in reversed(range(len(episode.turns))):
-            turn = episode.turns[index]
-            ahead = turn.reward + discount * ahead
-            met[turn.state].append((number, index, ahead))
+            ahead = paid[index] + discount * ahead
+            met[episode.turns[index].state].append((number, index, ahead))
     for visits in met.values():
         returns = torch.tensor([value for *_, value in visits], dtype=torch.float64)
         compared = group_advantages(returns, scaled=scaled, min_range=min_range).tolist()

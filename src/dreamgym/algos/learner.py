@@ -113,6 +113,8 @@ class Learner:
             if lesson.targets:
                 metrics["critic/loss"] = self._fit_critic(self.critic, lesson.targets, done, rng)
             warming = done < self.config.ppo.critic_warmup
+        if warming:
+            metrics["train/tokens"] = 0.0  # of the policy, which is not trained yet
         if not rows or warming:
             return metrics
         if self.config.objective.importance_cap:
@@ -125,7 +127,9 @@ class Learner:
             for part in deal_rows(rows, self.config.minibatch_tokens, rng)
         ]
         # the same for every step: one that happens to be short must not weigh as much as a full one
-        num_tokens = self._total(rows) * self.config.epochs / len(parts)
+        num_tokens = (
+            self._total(rows, lesson.num_episodes + shown) * self.config.epochs / len(parts)
+        )
         sums: Counter[str] = Counter()
         for number, part in enumerate(parts):
             progress = self._progress(done + number / len(parts))
@@ -150,10 +154,10 @@ class Learner:
             return grpo_lesson(groups, self.config, penalty)
         return ppo_lesson(groups, self.config, self.critic, self.encoder, penalty)
 
-    def _total(self, rows: Sequence[Row]) -> float:
-        """What the sum over tokens is divided by."""
+    def _total(self, rows: Sequence[Row], num_episodes: int) -> float:
+        """What the sum over tokens is divided by; the constant never depends on who succeeded."""
         if self.config.objective.normalise == "constant":
-            return len(rows) * self.config.objective.constant_tokens
+            return num_episodes * self.config.objective.constant_tokens
         return sum(row.num_trained for row in rows)
 
     def _progress(self, done: float) -> float:
@@ -190,6 +194,8 @@ class Learner:
             sums.update({"policy/imitation_loss": loss.item()})
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if not torch.isfinite(norm):
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
             raise FloatingPointError(f"the gradient's norm is {norm}: the update was not applied")
         for optimizer in self.optimizers:
             optimizer.step()

@@ -89,6 +89,9 @@ class PPOConfig(Settings):
     trace: Share = 1.0
     """λ of GAE: 0 trusts the critic for what follows, 1 only what happened; 0.95 is usual. With
     `negative = 0` less than 1 pays failed attempts for what a young critic takes for progress."""
+    bootstrap: bool = True
+    """An episode that our turn limit cut is worth what the critic says of its last state. Only with
+    a discount below 1: at 1 a critic that has seen no other failure may say 1 for ever."""
     whiten: bool = False
     """Centre and scale advantages over all time steps of an update, as is usual where `negative` is
     1; with 0 centring would pay whoever failed less than the others."""
