@@ -45,7 +45,13 @@ ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 TASKS, HELD_OUT = toy_tasks(48, seed=1), toy_tasks(200, seed=2)
 PLAIN = {"optimizer": "adamw", "minibatch_tokens": 1000, "epochs": 2, "demonstrations": 0}
 PUBLISHED = PLAIN | {"negative": 1.0, "credit_refused": True, "learning_rate": 3e-4}
-USUAL = {"trace": 0.95, "whiten": True, "stop_kl": 0.0, "critic_learning_rate": 3e-4}
+USUAL = {
+    "discount": 1.0,
+    "trace": 0.95,
+    "whiten": True,
+    "stop_kl": 0.0,
+    "critic_learning_rate": 3e-4,
+}
 PPO = PUBLISHED | {"algorithm": "ppo"}
 ALGORITHMS = {
     "grpo": PUBLISHED,

@@ -17,7 +17,7 @@ from dreamgym.algos.settings import LearnerConfig, PPOConfig
 PUBLISHED = {"algorithm": "ppo", "negative": 1.0, "credit_refused": True}
 
 
-USUAL = {"trace": 0.95, "whiten": True, "stop_kl": 0.0}
+USUAL = {"discount": 1.0, "trace": 0.95, "whiten": True, "stop_kl": 0.0}
 
 
 def config(**ppo: Any) -> LearnerConfig:
@@ -36,7 +36,7 @@ def tensor(*values: float) -> torch.Tensor:
 
 
 def constant_critic(value: float) -> Critic:
-    critic = Critic(small_model(), PPOConfig(critic="shared"), muon=False)
+    critic = Critic(small_model(), PPOConfig(critic="shared", discount=1.0), muon=False)
     with torch.no_grad():
         critic.head.bias.fill_(value)
     return critic

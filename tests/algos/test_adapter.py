@@ -177,3 +177,26 @@ def test_a_policy_of_no_numbers_is_not_handed_out() -> None:
         next(subject.model.parameters()).fill_(torch.nan)
     with pytest.raises(WeightsDiffer):
         subject.policy()
+
+
+def test_a_small_difference_of_weights_is_found_out_in_full_precision() -> None:  # rule 15
+    model = small_model()
+    sampler = LocalLLM(model, small_tokenizer())
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1.01)
+    with pytest.raises(WeightsDiffer):
+        check_same_weights(sampler, model)
+
+
+def test_a_reference_that_is_given_is_the_one_also_of_an_adapted_policy() -> None:  # rule 20
+    other = small_model(1)
+    batch = make_batch(grpo_lesson([group_of([1.0, 0.0])], LearnerConfig()).rows)
+    want = token_logprobs(other, batch).detach()
+    adapted = with_adapter(small_model(), AdapterConfig(rank=4))
+    subject = Learner(
+        adapted,
+        small_tokenizer(),
+        LearnerConfig.model_validate({"objective": {"kl": 0.1}}),
+        reference=other,
+    )
+    assert (subject._held(batch) - want).abs().max() < 1e-6

@@ -25,7 +25,7 @@ from dreamgym.algos.settings import PPOConfig
 
 def test_p043_a_value_that_no_step_asks_for_leaks_into_no_advantage() -> None:  # rule 6
     # the report's numbers: mask [1,1,0], values [0,0,100], reward [0,1,0], λ .95 -> [.95, 1]
-    critic = Critic(small_model(), PPOConfig(critic="shared", trace=0.95), muon=False)
+    critic = Critic(small_model(), PPOConfig(critic="shared", discount=1.0, trace=0.95), muon=False)
     poisoned = {2: 0.0, 3: 0.0}  # places before which the policy writes
 
     def values(hidden: torch.Tensor, rows: Any) -> list[torch.Tensor]:

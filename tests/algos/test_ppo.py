@@ -262,7 +262,7 @@ def test_an_update_that_leads_too_far_from_who_sampled_is_broken_off() -> None:
 
 
 def test_a_value_is_read_before_the_token_is_written() -> None:
-    critic = Critic(small_model(), PPOConfig(critic="shared"), muon=False)
+    critic = Critic(small_model(), PPOConfig(critic="shared", discount=1.0), muon=False)
     torch.nn.init.normal_(critic.head.weight)
     steps, _ = ppo_steps(play_at_random(random.Random(2), num_turns=2), config(), encoder(), 512)
     (row,) = steps.asked()
@@ -366,3 +366,11 @@ def test_outcomes_that_are_alike_teach_nothing_whatever_was_paid_on_the_way() ->
     lesson = ppo_lesson([paid], outcome, constant_critic(0.1), encoder())
     assert lesson.skipped == {"ALL_EQUAL": 1} and not lesson.rows
     assert ppo_lesson([paid], config(), constant_critic(0.1), encoder()).rows
+
+
+def test_advantages_are_whitened_only_where_that_is_asked() -> None:  # rule 22
+    groups = [group_of([1.0, 0.0, 0.25], seed=s) for s in (1, 2)]
+    given = config(whiten=False, trace=1.0)
+    critic = Critic(small_model(), given.ppo, muon=False)
+    rows = ppo_lesson(groups, given, critic, encoder()).rows
+    assert {a for row in rows for a in row.advantages if a} == {1.0, 0.25}

@@ -160,3 +160,9 @@ class Bomb:
 def test_a_fit_without_a_trained_token_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to train on"):
         fit(small_model(), [Row((1, 2), (False, False))], CONFIG, seed=0)
+
+
+def test_a_fit_without_warm_up_begins_at_its_peak() -> None:
+    rows = [Row((5, 6, 7), (False, True, True))]
+    config = SFTConfig(num_tokens=12, tokens_per_step=3, warmup_steps=0, learning_rate=1e-3)
+    assert fit(small_model(), rows, config, seed=0, first=[Row((5, 6), (False, False))]) > 0

@@ -49,7 +49,9 @@ def cloned() -> PreTrainedModel:
 PPO = LEARNER.model_copy(
     update={
         "algorithm": "ppo",
-        "ppo": PPOConfig(critic_learning_rate=3e-4, trace=0.95, whiten=True, stop_kl=0),
+        "ppo": PPOConfig(
+            critic_learning_rate=3e-4, discount=1.0, trace=0.95, whiten=True, stop_kl=0
+        ),
     }
 )
 

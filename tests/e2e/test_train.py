@@ -6,6 +6,7 @@ import asyncio
 import copy
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,18 @@ def test_a_policy_that_ignores_its_input_is_seen() -> None:  # engines.md rule 2
     assert gap is not None and abs(gap) < 0.02
     for groups in (first_actions("aa"), first_actions("a", "b"), first_actions()):
         assert input_dependence(groups) is None
+
+
+def test_what_the_policy_did_is_told_of_valid_attempts_and_first_actions() -> None:  # rules 23, 24
+    def played(task: Task, first: str, ending: Ending = Ending.DONE) -> Episode:
+        turns = (Turn("s", first, 0.0, "n"), Turn("s", "the same", 1.0, "n"))
+        return Episode(task, turns, ending, "dream")
+
+    fault = replace(played(TASKS[0], "a", Ending.DREAM_FAULT), fault="EMPTY")
+    groups = [
+        Group(TASKS[0], (played(TASKS[0], "a"), played(TASKS[0], "a"), fault)),
+        Group(TASKS[1], (played(TASKS[1], "b"), played(TASKS[1], "b", Ending.TURN_LIMIT))),
+    ]
+    told = group_metrics(groups, "dream")
+    assert told["dream/train_success"] == pytest.approx(3 / 4)
+    assert told["policy/input_dependence"] == 1.0

@@ -84,8 +84,9 @@ class GRPOConfig(Settings):
 class PPOConfig(Settings):
     level: Literal["turn", "token"] = "turn"
     """What a time step of GAE is. Token by token a long thought is discounted; turn by turn not."""
-    discount: Share = 1.0
-    """γ, per time step."""
+    discount: Share = 0.95
+    """γ, per time step. Below 1 what is put off is worth less, which anchors the critic's word on
+    episodes that were cut."""
     trace: Share = 1.0
     """λ of GAE: 0 trusts the critic for what follows, 1 only what happened; 0.95 is usual. With
     `negative = 0` less than 1 pays failed attempts for what a young critic takes for progress."""

@@ -52,6 +52,7 @@ def fit(
     killed fit goes on where it last saved, to the same numbers.
     """
     rows = [row for row in rows if row.num_trained]
+    first = [row for row in first if row.num_trained]
     if not rows:
         raise ValueError("there is nothing to train on")
     optimizers = make_optimizers(model, config.learning_rate, muon=config.optimizer == "muon")
@@ -73,7 +74,7 @@ def fit(
         if step < len(losses):
             saved = seen
             continue  # this step was taken before the run was killed
-        scale = min(1.0, (step + 1) / config.warmup_steps) * (1 - done)
+        scale = min(1.0, (step + 1) / max(1, config.warmup_steps)) * (1 - done)
         set_learning_rate(optimizers, config.learning_rate * scale)
         losses.append(_step(model, optimizers, make_batch(part, model.device), scale_tokens))
         on_step(seen, losses[-1])
