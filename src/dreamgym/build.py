@@ -51,31 +51,67 @@ _CALIBRATED = 60
 
 @dataclass(frozen=True, slots=True)
 class Games:
-    """Games to learn from and games to measure on; no content stands in both."""
+    """Games to learn from, to validate on, and to measure on: none of these is in the others."""
 
     train: tuple[Game, ...]
     eval: tuple[Game, ...]
+    validation: tuple[Game, ...] = ()  # of the training split, and used for nothing else
 
 
-def make_games(cfg: WorldConfig, seed: int) -> Games:
+def make_games(cfg: WorldConfig, seed: int, num_validation: int = 0) -> Games:
     """Raises DreamGymError where a game to measure on is also one to learn from."""
+    number = cfg.num_train + num_validation
     if cfg.games == "generated":
-        spec = RoomSpec(
-            receptacles=(cfg.min_places, cfg.max_places),
-            things=(cfg.min_things, cfg.max_things),
-        )
-        train = generate_games(
-            cfg.num_train, seed=seed, split="train", spec=spec, tasks_per_room=cfg.tasks_per_room
-        )
-        held_out = generate_games(cfg.num_eval, seed=seed, split=cfg.eval_split, spec=spec)
+        train = _generated(cfg, "train", seed)
+        held_out = _generated(cfg, cfg.eval_split, seed)
+        known, measured = train(number), held_out(cfg.num_eval)
     else:
-        train = _choose(load_games(cfg.games, "train"), cfg.num_train, seed)
-        held_out = _choose(load_games(cfg.games, cfg.eval_split), cfg.num_eval, seed)
-    seen = {content_hash(game) for game in train}
-    leaked = [game.id for game in held_out if content_hash(game) in seen]
+        pool = _of_kinds(load_games(cfg.games, "train"), cfg.train_kinds)
+        known = _choose(pool, cfg.num_train, seed)
+        if num_validation:
+            chosen = {game.id for game in known}
+            rest = [game for game in pool if game.id not in chosen]
+            known = [*known, *_choose(rest, num_validation, seed)]
+        pool = _of_kinds(load_games(cfg.games, cfg.eval_split), cfg.eval_kinds)
+        measured = _choose(pool, cfg.num_eval, seed)
+    seen = {content_hash(game) for game in known}
+    leaked = [game.id for game in measured if content_hash(game) in seen]
     if leaked:
         raise DreamGymError(f"{leaked[0]} is among the games to learn from: choose another split")
-    return Games(tuple(train), tuple(held_out))
+    return Games(tuple(known[: cfg.num_train]), tuple(measured), tuple(known[cfg.num_train :]))
+
+
+def _generated(cfg: WorldConfig, split: str, seed: int) -> Callable[[int], list[Game]]:
+    """So many games of one split."""
+    rooms = cfg.tasks_per_room if split == "train" else 1
+    spec = RoomSpec(
+        receptacles=(cfg.min_places, cfg.max_places), things=(cfg.min_things, cfg.max_things)
+    )
+    kinds = cfg.train_kinds if split == "train" else cfg.eval_kinds
+
+    def make(number: int) -> list[Game]:
+        made: list[Game] = []
+        asked = number
+        while len(made) < number:
+            games = generate_games(asked, seed=seed, split=split, spec=spec, tasks_per_room=rooms)
+            made, asked = _of_kinds(games, kinds), 2 * asked
+        return made[:number]
+
+    return make
+
+
+def _of_kinds(games: Sequence[Game], kinds: Sequence[str]) -> list[Game]:
+    return [game for game in games if not kinds or game.task_type in kinds]
+
+
+def held_out_tasks(cfg: WorldConfig, games: Games) -> list[Task]:
+    """Every task that is measured on or validated with, and that no variant may be: of official
+    games both held-out splits, whichever is asked for."""
+    others: list[Game] = []
+    if cfg.games != "generated":
+        for split in ("valid_seen", "valid_unseen"):
+            others += load_games(cfg.games, split)
+    return first_states([*games.eval, *games.validation, *others])
 
 
 def _choose(games: Sequence[Game], number: int, seed: int) -> list[Game]:
@@ -155,6 +191,11 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
     A few episodes are kept out of it: on them the model's confidence is calibrated.
     """
     every = read_logs(store, AlfworldText(), cfg.offline.teacher)
+    if cfg.offline.fit_share < 1:
+        number = round(cfg.offline.fit_share * len(every))
+        every = [
+            every[i] for i in sorted(random.Random(cfg.seed).sample(range(len(every)), number))
+        ]
     held_out = every[_HELD_OUT - 1 :: _HELD_OUT]
     logs = [log for index, log in enumerate(every, 1) if index % _HELD_OUT]
     tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
@@ -199,7 +240,9 @@ def clone_policy(
     where `clone.dpo.pairs` asks for it, against what was cloned."""
     model, tokenizer = load_model(experience)
     rows = demonstration_rows(cfg, store, tokenizer)
-    metrics = {"loss": fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)}
+    metrics = {}
+    if rows:
+        metrics["loss"] = fit(model, rows, cfg.clone.sft, seed=cfg.seed, on_step=on_step)
     if cfg.clone.dpo.pairs:
         pairs = preference_rows(cfg, store, make_encoder(tokenizer))
         metrics |= {"dpo/pairs": float(len(pairs))}
@@ -272,7 +315,8 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
     model, tokenizer = load_model(experience)
     text = AlfworldText()
     known: dict[str, dict[str, str]] = {}
-    for episode, annotation in read_logs(store, text):
+    logs = read_logs(store, text) if cfg.experience.grounded else []
+    for episode, annotation in logs:
         known[episode.task.id] = {**annotation.start, **known.get(episode.task.id, {})}
     return DreamWorld(
         ExperienceModel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json as json_text
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,17 +18,17 @@ Tokens = Annotated[
     str,
     Parameter(
         allow_leading_hyphen=True,
-        help="A recipe (TOML), then any setting of `dreamgym config`: --section.key VALUE.",
+        help="Recipes (TOML), each over the one before, then any setting of `dreamgym config`: "
+        "--section.key VALUE.",
     ),
 ]
-"""`*tokens: Tokens` takes what the command does not declare; `recipe_and_flags` splits it."""
+"""`*tokens: Tokens` takes what the command does not declare; `recipes_and_flags` splits it."""
 
 
-def recipe_and_flags(tokens: Sequence[str]) -> tuple[Path | None, Sequence[str]]:
-    """The recipe, where one leads, and the flags that override it."""
-    if tokens and not tokens[0].startswith("--"):
-        return Path(tokens[0]), tokens[1:]
-    return None, tokens
+def recipes_and_flags(tokens: Sequence[str]) -> tuple[list[Path], Sequence[str]]:
+    """The recipes that lead, and the flags that override them."""
+    leading = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens))
+    return [Path(token) for token in leading], tokens[len(leading) :]
 
 
 def config(*tokens: Tokens, json: bool = False) -> None:
@@ -36,7 +37,7 @@ def config(*tokens: Tokens, json: bool = False) -> None:
     from dreamgym.settings import describe, dump_toml, load_config
 
     if tokens:
-        settings, origins = load_config(RunConfig, *recipe_and_flags(tokens))
+        settings, origins = load_config(RunConfig, *recipes_and_flags(tokens))
         tree = {"config": settings.model_dump(mode="json"), "origins": origins}
         print(json_text.dumps(tree, indent=2) if json else dump_toml(settings, origins).rstrip())
         return
@@ -80,16 +81,37 @@ def quickstart(
     json: bool = False,
 ) -> None:  # fmt: skip
     """Run the whole loop on generated games with the embedded defaults, in some minutes."""
-    _train([f"--seed={seed}"], run_dir, fresh, json, "after")
+    _train([], [f"--seed={seed}"], run_dir, fresh, json, "after")
 
 
 def train(
-    *tokens: Tokens, run_dir: RunDir | None = None, fresh: Fresh = False, json: bool = False
+    *tokens: Tokens,
+    world: Literal["dream", "real"] | None = None,
+    init: Path | None = None,
+    run_dir: RunDir | None = None,
+    fresh: Fresh = False,
+    json: bool = False,
 ) -> None:
-    """Run a recipe: collect, fit, clone, measure, train in the dream, measure again."""
-    recipe, _ = recipe_and_flags(tokens)
-    name = recipe.stem if recipe else "default"
-    _train(tokens, run_dir or Path("runs") / name, fresh, json, "after")
+    """Run a recipe: collect, fit, clone, measure, train in the dream, measure again.
+
+    `--init RUN` begins where that run ended, with its settings unless others are given; with
+    `--world real` that is sim-to-real: the same loop in the real world, within a budget.
+    """
+    recipes, flags = recipes_and_flags(tokens)
+    name = recipes[-1].stem if recipes else "default"
+    if init is not None:
+        name = f"{init.name}-{recipes[-1].stem if recipes else world or 'on'}"
+        recipes = [_config_of(init), *recipes]
+        flags = [*flags, f"--init={init}"]
+    if world is not None:
+        flags = [*flags, f"--train-world={world}"]
+    _train(recipes, flags, run_dir or Path("runs") / name, fresh, json, "after")
+
+
+def _config_of(run: Path) -> Path:
+    if not (run / "config.toml").exists():
+        raise DreamGymError(f"--init {run}: no run folder, since it has no config.toml")
+    return run / "config.toml"
 
 
 Without = Annotated[bool, Parameter(negative=())]
@@ -110,8 +132,8 @@ def fit(
     The four switches are the paper's ablations. Without a hidden state there are no facts, so that
     the model judges the reward and neither rules nor guards apply.
     """
-    recipe, flags = recipe_and_flags(tokens)
-    name = recipe.stem if recipe else "default"
+    recipes, flags = recipes_and_flags(tokens)
+    name = recipes[-1].stem if recipes else "default"
     ablations = [
         (no_reasoning, ["reasoning=false"]),
         (no_history, ["history=false"]),
@@ -119,8 +141,7 @@ def fit(
         (no_hidden_state, ["hidden=false", "judge=model", "rules=false", "guard=false"]),
     ]
     chosen = [f"--experience.{flag}" for on, told in ablations if on for flag in told]
-    tokens = (*([str(recipe)] if recipe else []), *flags, *chosen)
-    _train(tokens, run_dir or Path("runs") / name, fresh, json, "audit")
+    _train(recipes, [*flags, *chosen], run_dir or Path("runs") / name, fresh, json, "audit")
 
 
 def annotate(
@@ -157,11 +178,18 @@ def annotate(
     print(json_text.dumps(report, indent=2) if json else _lines(report))
 
 
-def _train(tokens: Sequence[str], run_dir: Path, fresh: bool, json: bool, until: str) -> None:
+def _train(
+    recipes: Sequence[Path],
+    flags: Sequence[str],
+    run_dir: Path,
+    fresh: bool,
+    json: bool,
+    until: str,
+) -> None:
     from dreamgym.config import RunConfig
     from dreamgym.settings import load_config
 
-    settings, origins = load_config(RunConfig, *recipe_and_flags(tokens))
+    settings, origins = load_config(RunConfig, recipes, flags)
     _require_train_extra()
     from rich.console import Console
 
@@ -206,7 +234,7 @@ def collect(
     from dreamgym.replay.store import ReplayStore
     from dreamgym.settings import load_config
 
-    settings, _ = load_config(RunConfig, *recipe_and_flags(tokens))
+    settings, _ = load_config(RunConfig, *recipes_and_flags(tokens))
     others = [name for name in ("expert", "noisy", "random") if agent not in (name, "all")]
     offline = settings.offline.model_copy(update=dict.fromkeys(others, 0))
     settings = settings.model_copy(update={"offline": offline})
@@ -292,15 +320,71 @@ def evaluate(
     weights: Literal["policy", "cloned"] = "policy",
     json: bool = False,
 ) -> None:
-    """Measure a run's policy in the real world on its held-out games, with a Wilson interval."""
+    """Measure a run's policy in the real world on its held-out games, with a Wilson interval.
+
+    `policy` is what the run's gate promoted last, or else its last checkpoint.
+    """
     _require_train_extra()
-    from dreamgym.job import measure_real
+    from dreamgym.build import make_games
+    from dreamgym.job import as_data, measure_real, read_config
     from dreamgym.progress import RichProgress
     from dreamgym.report.summary import rate_text
 
     _use_cores()
-    result = measure_real(run, backend, episodes, weights, RichProgress())
+    cfg = read_config(run)
+    games = make_games(cfg.world, cfg.seed).eval[:episodes]
+    result = as_data(measure_real(run, games, backend, weights, RichProgress()))
     print(json_text.dumps(result, indent=2) if json else f"real success: {rate_text(result)}")
+
+
+def curriculum(
+    what: Literal["show"], run: Path, *, step: int | None = None, json: bool = False
+) -> None:
+    """`dreamgym curriculum show RUN`: why each task of a step was chosen, and the variants' tree.
+
+    The last step, unless `--step` names another.
+    """
+    from rich.console import Console
+
+    from dreamgym.report.curriculum import curriculum_data, show_curriculum
+
+    data = curriculum_data(run, step)
+    if json:
+        print(json_text.dumps(data, indent=2))
+    else:
+        show_curriculum(data, Console())
+
+
+def reproduce(
+    world: Literal["alfworld"],
+    *only: str,
+    scale: Literal["smoke", "cpu", "paper"] = "cpu",
+    data: Annotated[tuple[str, ...], Parameter(help="few, full or both: the offline logs.")] = (),
+    seeds: tuple[int, ...] = (),
+    jobs: int = 2,
+    backend: Annotated[
+        Literal["auto", "engine", "fast"],
+        Parameter(help="Who plays the last measurement: auto is ALFWorld's engine if installed."),
+    ] = "auto",
+    runs: Path = Path("runs/reproduce"),
+    results: Path | None = None,
+    page: Path | None = None,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Run the paper's table: every row, data regime and seed, then write the page about it.
+
+    Name cells or parts (table, ablation, transfer) to run only those. A killed table goes on.
+    `--dry-run` resolves every cell and estimates what it takes.
+    """
+    _require_train_extra()
+    from dreamgym.progress import NoProgress, RichProgress
+    from dreamgym.reproduce.command import Request, reproduce_table
+
+    _use_cores()
+    request = Request(scale, data, seeds, only, jobs, backend, runs, results, page, dry_run=dry_run)
+    report = reproduce_table(request, NoProgress() if json else RichProgress())
+    print(json_text.dumps(report, indent=2) if json else report["text"])
 
 
 def _lines(report: Mapping[str, object]) -> str:

@@ -9,11 +9,22 @@ from pydantic import Field, model_validator
 from dreamgym.algos.settings import DPOConfig, LearnerConfig, SFTConfig
 from dreamgym.curriculum.curriculum import CurriculumConfig
 from dreamgym.experience.model import ExperienceConfig
+from dreamgym.gate import GateConfig
 from dreamgym.rollout import RolloutConfig
 from dreamgym.settings import Settings
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+
+
+TaskType = Literal[
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+]
 
 
 class WorldConfig(Settings):
@@ -27,6 +38,10 @@ class WorldConfig(Settings):
     """Held-out games to measure on."""
     eval_split: Literal["valid_seen", "valid_unseen"] = "valid_unseen"
     """Which of ALFWorld's held-out splits, or of the generator's."""
+    train_kinds: tuple[TaskType, ...] = ()
+    """Only these types of tasks are learnt from; empty is all. For transfer between types."""
+    eval_kinds: tuple[TaskType, ...] = ()
+    """Only these types of tasks are measured on; empty is all."""
     tasks_per_room: Positive = 2
     """Of generated games; two tasks in one room teach what a harder one is."""
     min_places: Positive = 5
@@ -52,6 +67,8 @@ class OfflineConfig(Settings):
     """Episodes of the same, with slips, misread tasks and random actions."""
     random: Count = 150
     """Episodes of uniformly random actions."""
+    fit_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of these episodes that the experience model is fitted on."""
     max_turns: Positive = 30
     """After that many an offline episode is cut."""
     teacher: str = "rules"
@@ -92,8 +109,8 @@ class ModelConfig(Settings):
 
 
 class CloneConfig(Settings):
-    demonstrations: Positive = 400
-    """Expert episodes that the policy imitates before it dreams."""
+    demonstrations: Count = 400
+    """Expert episodes that the policy imitates before it dreams; with 0 it begins as it is."""
     sft: SFTConfig = SFTConfig(num_tokens=250_000, learning_rate=2e-3, warmup_steps=20)
     dpo: DPOConfig = DPOConfig()
 
@@ -104,7 +121,17 @@ class RunConfig(Settings):
     steps: Positive = 6
     """Updates of the policy in the dream."""
     train_world: Literal["dream", "real"] = "dream"
-    """`real` runs the same loop in the real world, for comparison."""
+    """`real` runs the same loop in the real world: sim-to-real with `init`, else for comparison."""
+    init: str = ""
+    """A run folder to begin from: its logs, experience model and policy are taken over."""
+    init_weights: Literal["policy", "cloned", "none"] = "policy"
+    """Which of that run's policies: what it was promoted to, what it began with, or none, so that
+    one is cloned anew."""
+    init_experience: str = ""
+    """Another run folder, to take the experience model from."""
+    real_budget: Count = 0
+    """Transitions of the real world that training and gate may use online; 0 is no bound."""
+    gate: GateConfig = GateConfig()
     eval_every: Count = 0
     """Measure in the real world every so many steps; 0 only before and after."""
     stop_after: Count = 5
@@ -145,6 +172,21 @@ class RunConfig(Settings):
             raise ValueError("model.heads must be a multiple of model.kv_heads")
         if self.clone.demonstrations > self.offline.expert:
             raise ValueError("clone.demonstrations exceeds offline.expert: there are not so many")
+        if self.gated and self.real_budget and self.real_budget < 2 * self._gate_costs:
+            raise ValueError(
+                f"the gate's {self.gate.tasks} tasks may use up most of real_budget each time: "
+                "lower gate.tasks, switch it off (gate.every = 0), or raise real_budget"
+            )
         if self.world.min_places > self.world.max_places:
             raise ValueError("world.min_places exceeds world.max_places")
         return self
+
+    @property
+    def gated(self) -> bool:
+        """Whether checkpoints have to pass the gate."""
+        every = self.gate.every if self.train_world == "real" else self.gate.dream_every
+        return every > 0
+
+    @property
+    def _gate_costs(self) -> int:
+        return self.gate.tasks * self.rollout.max_turns // 2

@@ -55,6 +55,8 @@ class Evaluation:
     by_kind: dict[str, Rate]
     endings: Counter[str]
     mean_turns: float
+    outcomes: dict[str, bool]
+    """Task id -> solved, to compare two policies task by task."""
 
     def metrics(self, prefix: str) -> dict[str, float]:
         low, high = self.success.interval
@@ -82,6 +84,7 @@ def summarise(episodes: Sequence[Episode]) -> Evaluation:
         },
         endings=Counter(str(e.ending) for e in episodes),
         mean_turns=sum(len(e.turns) for e in valid) / len(valid) if valid else math.nan,
+        outcomes={e.task.id: e.success for e in valid},
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,17 +25,19 @@ from dreamgym.algos.learner import Learner
 from dreamgym.audit.transitions import next_state_fidelity
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum, task_hash
+from dreamgym.envs.alfworld.games import Game
 from dreamgym.envs.alfworld.text import AlfworldText
-from dreamgym.envs.alfworld.world import AlfworldWorld
-from dreamgym.evaluate import Evaluation, evaluate
+from dreamgym.envs.alfworld.world import AlfworldWorld, Backend
+from dreamgym.envs.metered import Meter, metered
+from dreamgym.evaluate import Evaluation, Rate, evaluate
 from dreamgym.experience.annotate import RULES, Price, Teacher, annotate_by_rules, annotate_store
-from dreamgym.experience.dream import DreamWorld
+from dreamgym.gate import Gate, alarm
 from dreamgym.llm.local import LocalLLM
 from dreamgym.metrics_log import JsonlLog
-from dreamgym.replay.store import ReplayStore
+from dreamgym.replay.store import ReplayStore, copy_store
 from dreamgym.run_folder import RunFolder, settled, write_json
 from dreamgym.settings import load_config
-from dreamgym.train import Parts, eval_rollout, train
+from dreamgym.train import GATE, Parts, eval_rollout, real_transitions, run_name, train
 from dreamgym.train_metrics import few_informative
 from dreamgym.types import DreamGymError, Episode
 
@@ -75,7 +78,9 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
     if cfg.learner.adapter.rank:
         require_peft()  # now, and not after the fit
     torch.manual_seed(cfg.seed)
-    games = build.make_games(cfg.world, cfg.seed)
+    if cfg.init:
+        job.stage("init", lambda: take_over(job))
+    games = build.make_games(cfg.world, cfg.seed, cfg.gate.tasks if cfg.gated else 0)
     results: dict[str, Any] = {}
     with ReplayStore(job.path / "replay.sqlite") as store:
         stages: dict[str, Callable[[], Mapping[str, Any]]] = {
@@ -85,7 +90,7 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
             "clone": lambda: _clone(job, store),
             "before": lambda: _measure(job, games, store, job.path / "cloned"),
             "dream": lambda: _dream(job, games, store),
-            "after": lambda: _measure(job, games, store, job.path / "policy"),
+            "after": lambda: _measure(job, games, store, promoted(job.path)),
         }
         for name, work in stages.items():
             if name == "dream":
@@ -93,7 +98,69 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
             results[name] = job.stage(name, work)
             if name == until:
                 break
+    if "after" in results:
+        _warn_of_divergence(results)
     return results
+
+
+def take_over(job: Job) -> dict[str, Any]:
+    """Another run's logs, experience model and policy, and its marks of what made them."""
+    cfg, source = job.cfg, RunFolder(Path(job.cfg.init))
+    dream = RunFolder(Path(cfg.init_experience)) if cfg.init_experience else source
+    needed = [(source, "collect", "replay.sqlite"), (dream, "fit", "experience")]
+    if cfg.init_weights != "none":
+        needed += [(source, "clone", "cloned")]
+    for run, stage, name in needed:
+        if not run.stage_done(stage) or not (run.path / name).exists():
+            raise DreamGymError(f"{run.path} has no {name} to begin from: let it finish first")
+    copy_store(source.path / "replay.sqlite", job.path / "replay.sqlite")
+    _copy_model(dream.path / "experience", job.path / "experience")
+    marks = {"collect": source.stage_data("collect")}
+    marks |= {name: dream.stage_data(name) for name in ("fit", "audit") if dream.stage_done(name)}
+    told = {"run": cfg.init, "weights": cfg.init_weights, "experience": str(dream.path)}
+    if cfg.init_weights == "none":
+        measured = "none"
+    else:
+        begun = cfg.init_weights == "cloned"
+        weights = source.path / "cloned" if begun else promoted(source.path)
+        _copy_model(weights, job.path / "cloned")
+        marks["clone"] = source.stage_data("clone")
+        measured = "before" if begun else "after"
+    same = ("seed", "world", "eval_temperature", "rollout", "experience", "init_experience")
+    old = read_config(source.path)
+    if source.stage_done(measured) and all(getattr(cfg, n) == getattr(old, n) for n in same):
+        marks["before"] = source.stage_data(measured)  # the same policy on the same games
+    for name, data in marks.items():
+        job.folder.mark_stage(name, data)
+    return told
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Weights, tokenizer and calibration; not what only training on needs."""
+    shutil.rmtree(target, ignore_errors=True)
+    leave = shutil.ignore_patterns(
+        "optimizer*", "adapter*", "critic*", "*gate.json", "learner.json"
+    )
+    shutil.copytree(source, target, ignore=leave)
+
+
+def promoted(run: Path) -> Path:
+    """The policy a run came to: what its gate let through last, or else its last checkpoint."""
+    return settled(run / "best") or run / "policy"
+
+
+def _warn_of_divergence(results: dict[str, Any]) -> None:
+    before, after = results["before"], results["after"]
+
+    def rates(world: str) -> tuple[Rate, Rate]:
+        told = before[world], after[world]
+        return Rate(told[0]["hits"], told[0]["episodes"]), Rate(
+            told[1]["hits"], told[1]["episodes"]
+        )
+
+    results["alarm"] = alarm(rates("dream"), rates("real"))
+    if results["alarm"]:
+        print(results["alarm"], file=sys.stderr)
 
 
 def _warn_of_few(job: Job, before: Mapping[str, Any]) -> None:
@@ -223,35 +290,48 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
         reference=build.load_model(cloned)[0] if held else None,
     )
     tasks = build.training_tasks(games, store)
-    held_out = [task_hash(task) for task in build.first_states(games.eval)]
+    world = build.make_dream(cfg, store, job.path / "experience")
+    text = world.model.text
     curriculum = Curriculum(
         tasks,
         cfg.curriculum,
+        world,
         seed=cfg.seed,
-        held_out=held_out,
+        held_out=[task_hash(task, text) for task in build.held_out_tasks(cfg.world, games)],
         by_cluster=cfg.learner.algorithm == "ppo",
     )
     if checkpoint:
         learner.load_optimizer(checkpoint)
         curriculum.restore((checkpoint / "curriculum.json").read_text())
 
-    async def dream() -> DreamWorld:
-        world = build.make_dream(cfg, store, job.path / "experience")
+    spent = real_transitions(cfg, store)
+    meter = Meter(max(0, cfg.real_budget - spent) if cfg.real_budget else None)
+
+    async def dream() -> None:
         with (
             JsonlLog(job.path / "metrics.jsonl") as metrics,
+            JsonlLog(job.path / "curriculum.jsonl") as chosen,
             AlfworldWorld(games.train, cfg.world.backend) as real_train,
             AlfworldWorld(games.eval, cfg.world.backend) as real_eval,
+            AlfworldWorld(games.validation, cfg.world.backend) as validation,
             job.progress.bar(f"train in the {cfg.train_world}", cfg.steps) as tick,
         ):
-            metrics.truncate_after(learner.step - 1)  # what a killed run logged past its checkpoint
+            for log in (metrics, chosen):  # what a killed run logged past its checkpoint
+                log.truncate_after(learner.step - 1)
+            real = metered(real_train.make_env, meter)
             parts = Parts(
                 learner=learner,
                 curriculum=curriculum,
                 dream=world,
-                make_env=world.make_env if cfg.train_world == "dream" else real_train.make_env,
+                make_env=world.make_env if cfg.train_world == "dream" else real,
                 make_real=real_eval.make_env,
                 replay=store,
                 eval_tasks=real_eval.tasks,
+                validation=validation.tasks,
+                make_validation=metered(validation.make_env, meter),
+                gate=Gate(cfg.gate, job.path / "best") if cfg.gated else None,
+                meter=meter,
+                chosen=chosen,
             )
             name = f"{cfg.train_world}/train_success"
             await train(
@@ -261,31 +341,27 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
                 job.path / "policy",
                 lambda step, m: tick(step + 1, f"success {m[name]:.0%}"),
             )
-        return world
 
-    world = asyncio.run(dream())
+    asyncio.run(dream())
     return {
-        "steps": cfg.steps,
+        "steps": learner.step,
         "faults": dict(world.model.faults),
         **world.model.tally,
         "variants": len(curriculum.variants),
-        "refused": dict(curriculum.refused),
-        "real_transitions_online": store.real_transitions(run_name(cfg)),
+        "refused": dict(curriculum.writer.refused),
+        "real_transitions_online": real_transitions(cfg, store),
+        "real_transitions_gate": store.real_transitions(run_name(cfg) + GATE),
     }
 
 
-def run_name(cfg: RunConfig) -> str:
-    return f"online-{cfg.seed}"
-
-
 def measure_real(
-    run: Path, backend: Literal["fast", "engine"], num: int, weights: str, progress: Progress
-) -> dict[str, Any]:
-    """A run's policy in the real world, on either back end; needs no lock, changes nothing."""
+    run: Path, games: Sequence[Game], backend: Backend, weights: str, progress: Progress
+) -> Evaluation:
+    """A run's policy on games of the real world, on either back end; needs no lock, changes
+    nothing."""
     cfg = read_config(run)
-    games = build.make_games(cfg.world, cfg.seed).eval[:num]
-    model, tokenizer = build.load_model(run / weights)
-    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight)
+    folder = promoted(run) if weights == "policy" else run / weights
+    policy = LocalLLM(*build.load_model(folder), slots=cfg.rollout.in_flight)
 
     async def measure() -> Evaluation:
         with progress.bar("measure", len(games)) as tick, AlfworldWorld(games, backend) as world:
@@ -295,7 +371,7 @@ def measure_real(
                 world="real", seed=cfg.seed, on_episode=lambda episode: tick(next(done), ""),
             )  # fmt: skip
 
-    return as_data(asyncio.run(measure()))
+    return asyncio.run(measure())
 
 
 def annotate_logs(

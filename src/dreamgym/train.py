@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dreamgym.algos.learner import Learner
 from dreamgym.config import RunConfig
 from dreamgym.curriculum.curriculum import Curriculum
-from dreamgym.envs.base import MakeEnv
+from dreamgym.envs.base import Env, MakeEnv
+from dreamgym.envs.metered import Meter
 from dreamgym.evaluate import evaluate
 from dreamgym.experience.dream import DreamWorld
+from dreamgym.gate import Gate
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.run_folder import swap_folder
-from dreamgym.train_metrics import DreamMeter, group_metrics, nothing_to_learn
-from dreamgym.types import Group, NothingToLearn, Task
+from dreamgym.settings import config_digest
+from dreamgym.train_metrics import DreamMeter, diverged, group_metrics, nothing_to_learn
+from dreamgym.types import DreamGymError, Episode, Group, NothingToLearn, Task, World
+
+logger = logging.getLogger(__name__)
+GATE = "-gate"
+"""What the gate's episodes are counted under, after the run's name."""
 
 OnStep = Callable[[int, dict[str, float]], None]
+
+
+def no_world(task: Task, group: int) -> Env:
+    """For a loop that has no gate."""
+    raise DreamGymError(f"there is no world to validate {task.id} in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,11 @@ class Parts:
     make_real: MakeEnv  # the held-out games
     replay: ReplayStore
     eval_tasks: Sequence[Task]
+    validation: Sequence[Task] = ()  # the gate's, in the real world as well
+    make_validation: MakeEnv = no_world
+    gate: Gate | None = None
+    meter: Meter = field(default_factory=Meter)  # of real transitions, held-out games apart
+    chosen: JsonlLog | None = None  # where the curriculum's choices are told
 
 
 async def train(
@@ -42,49 +61,109 @@ async def train(
 ) -> None:
     """`cfg.steps` updates; goes on after the last checkpoint where there is one."""
     updates, dreamt = log.read(), DreamMeter(parts.dream.model)
+    if parts.gate is not None and parts.gate.incumbent is None:
+        await pass_gate(cfg, parts, step=-1, turns=cfg.rollout.max_turns)
+    turns = updates[-1][f"{cfg.train_world}/train_turns"] if updates else cfg.rollout.max_turns / 2
+    size = cfg.rollout.group_size
     for step in range(parts.learner.step, cfg.steps):
         began = time.monotonic()
+        chosen = parts.curriculum.sample(step)[: parts.meter.carries(turns * size)]
+        if not chosen:
+            break  # the budget carries no further group
         policy = parts.learner.policy(slots=cfg.rollout.in_flight)
-        tasks = parts.curriculum.sample(step)
+        tasks = [choice.task for choice in chosen]
         seed = cfg.seed * 1_000_003 + step
-        groups = await collect(
-            policy, tasks, parts.make_env, cfg.rollout, world=cfg.train_world, seed=seed
-        )
+        with reserved(cfg, parts, len(tasks) * size):
+            groups = await collect(
+                policy, tasks, parts.make_env, cfg.rollout, world=cfg.train_world, seed=seed
+            )
+            remember(parts, groups, cfg, step)  # dreams ground later dreams
         rolled = time.monotonic()
         del policy  # its snapshot and cache, before the next one's are made
 
         metrics = group_metrics(groups, cfg.train_world) | parts.learner.update(groups)
         parts.curriculum.record(groups)  # half-solved tasks come back more often
-        if cfg.train_world == "dream" and cfg.curriculum.variants_per_step:
-            await parts.curriculum.grow(groups, parts.dream.model, step)
-        remember(parts, groups, cfg, step)  # dreams ground later dreams
+        grown = await parts.curriculum.grow(groups, step) if cfg.train_world == "dream" else []
         parts.dream.forget()
-
-        if cfg.eval_every and (step + 1) % cfg.eval_every == 0:
-            result = await evaluate(
-                parts.learner.policy(slots=cfg.rollout.in_flight),
-                parts.eval_tasks,
-                parts.make_real,
-                eval_rollout(cfg),
-                world="real",
-                seed=cfg.seed,
-            )
-            metrics |= result.metrics("real")
+        turns = metrics[f"{cfg.train_world}/train_turns"] or turns
+        last = step + 1 == cfg.steps or not parts.meter.carries(turns * size)
         metrics |= {
             **dreamt.since_last(),
+            "real/transitions": float(real_transitions(cfg, parts.replay)),
             "time/rollout_s": rolled - began,
             "time/step_s": time.monotonic() - began,
             "curriculum/variants": float(len(parts.curriculum.variants)),
             "curriculum/share": sum(task.generation > 0 for task in tasks) / len(tasks),
         }
-        log.append({"step": step, **metrics})
+        metrics |= await measure(cfg, parts, step, last=last, turns=turns)
+        if told := diverged([*updates, metrics]):
+            logger.error(told)
+        log.append({"step": step, **metrics, "alarm": float(bool(told))})
+        if parts.chosen is not None:
+            choices = [choice.data() for choice in chosen]
+            parts.chosen.append(
+                {"step": step, "chosen": choices, "grown": [v.data() for v in grown]}
+            )
         updates.append(metrics)
         stuck = nothing_to_learn(updates, cfg.stop_after, to_come=cfg.steps - step - 1)
-        if stuck or (step + 1) % cfg.save_every == 0 or step + 1 == cfg.steps:
+        if stuck or last or (step + 1) % cfg.save_every == 0:
             save(parts, folder)
         on_step(step, metrics)
         if stuck:
             raise NothingToLearn(stuck)
+        if last:
+            break
+
+
+async def measure(
+    cfg: RunConfig, parts: Parts, step: int, *, last: bool, turns: float
+) -> dict[str, float]:
+    """What the real world says now and then: on held-out games, and at the gate."""
+    metrics: dict[str, float] = {}
+    if cfg.eval_every and ((step + 1) % cfg.eval_every == 0 or last):
+        result = await evaluate(
+            parts.learner.policy(slots=cfg.rollout.in_flight),
+            parts.eval_tasks,
+            parts.make_real,
+            eval_rollout(cfg),
+            world="real",
+            seed=cfg.seed,
+        )
+        metrics |= result.metrics("real")
+    every = cfg.gate.every if cfg.train_world == "real" else cfg.gate.dream_every
+    if parts.gate is not None and ((step + 1) % every == 0 or last):
+        metrics |= await pass_gate(cfg, parts, step, turns)
+    return metrics
+
+
+async def pass_gate(cfg: RunConfig, parts: Parts, step: int, turns: float) -> dict[str, float]:
+    """Let the policy play the validation tasks, and keep it if it is better than the best so far.
+
+    What that costs is metered and counted. Where the budget does not carry it, nothing is promoted.
+    """
+    assert parts.gate is not None
+    if parts.meter.carries(turns) < len(parts.validation):
+        return {"gate/skipped": 1.0}
+    played: list[Episode] = []
+    as_trained = eval_rollout(cfg).model_copy(update={"max_turns": cfg.rollout.max_turns})
+    with reserved(cfg, parts, len(parts.validation), "real"):
+        result = await evaluate(
+            parts.learner.policy(slots=cfg.rollout.in_flight),
+            parts.validation,
+            parts.make_validation,
+            as_trained,
+            world="real",
+            seed=cfg.seed,
+            on_episode=played.append,
+        )
+        parts.replay.add_episodes(played, provenance=provenance(cfg, step, "validation"))
+    verdict, kept = parts.gate.judge(result, step)
+    if kept:
+        fresh = parts.gate.folder.with_name(parts.gate.folder.name + ".new")
+        parts.learner.save_weights(fresh)
+        (fresh / "gate.json").write_text(kept)
+        swap_folder(fresh, parts.gate.folder)
+    return verdict.metrics()
 
 
 def eval_rollout(cfg: RunConfig) -> RolloutConfig:
@@ -93,17 +172,42 @@ def eval_rollout(cfg: RunConfig) -> RolloutConfig:
     return cfg.rollout.model_copy(update={"temperature": cfg.eval_temperature} | limits)
 
 
-def remember(parts: Parts, groups: Sequence[Group], cfg: RunConfig, step: int) -> None:
-    """Put the step's episodes into the replay buffer, and into the retriever's index."""
-    episodes = [e for group in groups for e in group.episodes if e.turns]
-    provenance = Provenance(
-        run=f"online-{cfg.seed}",
+def reserved(
+    cfg: RunConfig, parts: Parts, episodes: int, world: World | None = None
+) -> AbstractContextManager[None]:
+    """So many episodes of the real world are counted before they are played; dreams cost none."""
+    if (world or cfg.train_world) == "dream":
+        return nullcontext()
+    most = episodes * cfg.rollout.max_turns
+    left = parts.meter.left
+    return parts.replay.reserved(run_name(cfg), most if left is None else min(most, left))
+
+
+def run_name(cfg: RunConfig) -> str:
+    """Under which the store counts what a run lives through online; a run that begins from another
+    has that one's store, and not its count."""
+    return f"online-{config_digest(cfg)[:12]}"
+
+
+def real_transitions(cfg: RunConfig, store: ReplayStore) -> int:
+    """Steps of the real world that this run has paid for, the gate's included."""
+    return sum(store.real_transitions(run_name(cfg) + part) for part in ("", GATE))
+
+
+def provenance(cfg: RunConfig, step: int, split: str) -> Provenance:
+    return Provenance(
+        run=run_name(cfg) + (GATE if split == "validation" else ""),
         agent="policy",
-        split="online",
+        split=split,
         model=f"step-{step}",
         env="alfworld",
     )
-    parts.replay.add_episodes(episodes, provenance=provenance)
+
+
+def remember(parts: Parts, groups: Sequence[Group], cfg: RunConfig, step: int) -> None:
+    """Put the step's episodes into the replay buffer, and into the retriever's index."""
+    episodes = [e for group in groups for e in group.episodes if e.turns]
+    parts.replay.add_episodes(episodes, provenance=provenance(cfg, step, "online"))
     if parts.dream.model.retriever is not None:
         parts.dream.model.retriever.sync(parts.replay)
 

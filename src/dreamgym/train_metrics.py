@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.algos.grpo import informative_share
+from dreamgym.evaluate import Rate
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.gate import alarm
 from dreamgym.types import Group
 
 
@@ -25,6 +27,7 @@ def group_metrics(groups: Sequence[Group], world: str) -> dict[str, float]:
         **({} if depends is None else {"policy/input_dependence": depends}),
         "reward/none_share": 1 - len(valid) / max(1, len(episodes)),
         f"{world}/train_success": sum(e.success for e in valid) / max(1, len(valid)),
+        f"{world}/train_episodes": float(len(valid)),
         f"{world}/train_turns": len(turns) / max(1, len(valid)),
         f"{world}/invalid_actions": sum(not t.valid for t in turns) / max(1, len(turns)),
         **{name: count / len(episodes) for name, count in (endings + faults).items()},
@@ -79,6 +82,26 @@ class DreamMeter:
             "dream/by_rule": tally["refused"] / asked,
             **{f"dream/faults/{kind.lower()}": float(number) for kind, number in faults.items()},
         }
+
+
+def diverged(updates: Sequence[Mapping[str, Any]]) -> str:
+    """The alarm, where since the first update that measured both success in the dream rose and
+    the real one did not follow; at the gate if there is one, else on held-out games."""
+    for name in ("gate", "real"):
+        needed = ("dream/train_episodes", f"{name}/success")
+        both = [m for m in updates if all(key in m for key in needed)]
+        if len(both) > 1 and f"{name}/success" in updates[-1]:
+            first, last = both[0], both[-1]
+            return alarm(
+                (_rate(first, "dream/train_"), _rate(last, "dream/train_")),
+                (_rate(first, f"{name}/"), _rate(last, f"{name}/")),
+            )
+    return ""
+
+
+def _rate(metrics: Mapping[str, Any], prefix: str) -> Rate:
+    total = round(metrics[f"{prefix}episodes"])
+    return Rate(round(metrics[f"{prefix}success"] * total), total)
 
 
 FEW_INFORMATIVE = 0.3

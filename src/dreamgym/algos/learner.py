@@ -264,14 +264,17 @@ class Learner:
                 )
         return result, gap / total
 
-    def save(self, folder: Path) -> None:
-        """Weights in Hugging Face's format, adapters merged; everything else as safetensors."""
-        if is_adapted(self.model):
-            merged(self.model).save_pretrained(folder)
-            save_adapter(self.model, folder / "adapter.safetensors")
-        else:
-            self.model.save_pretrained(folder)
+    def save_weights(self, folder: Path) -> None:
+        """The policy alone, in Hugging Face's format, adapters merged."""
+        model = merged(self.model) if is_adapted(self.model) else self.model
+        model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+    def save(self, folder: Path) -> None:
+        """The policy, and as safetensors everything that going on needs."""
+        self.save_weights(folder)
+        if is_adapted(self.model):
+            save_adapter(self.model, folder / "adapter.safetensors")
         save_optimizers(self.optimizers, folder / "optimizer.safetensors")
         if self.critic is not None:
             self.critic.save(folder)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, replace
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from dreamgym.curriculum.clusters import cluster
 from dreamgym.curriculum.entropy import group_returns, reward_entropy
-from dreamgym.experience.model import ExperienceModel
+from dreamgym.curriculum.variants import Variant, VariantWriter, task_hash
+from dreamgym.experience.dream import DreamWorld
 from dreamgym.settings import Settings
-from dreamgym.types import DreamFault, Group, Task
+from dreamgym.types import Group, Task
 
 MOST = 0.25  # of the entropy of returns in {0, 1}: an untried task counts as half solved
 
@@ -26,12 +26,29 @@ class CurriculumConfig(Settings):
     """Groups per update."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.25
     """λ: at most this share of a step's tasks are variants; the rest keeps real ones covered."""
-    variants_per_step: int = 2
-    """Variants asked for after each step; 0 switches task generation off."""
+    variants_per_step: Annotated[int, Field(ge=0)] = 4
+    """Variants let in after each step at most; 0 switches task generation off."""
     clusters: Annotated[int, Field(ge=1)] = 16
     """Of like tasks. PPO takes reward entropy over a cluster, GRPO over a task's own attempts."""
     floor: float = 0.02
     """Entropy every task keeps, so that none is dropped for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One task of one step, and what it was chosen by."""
+
+    task: Task
+    entropy: float | None  # of its last attempts, or its cluster's; None before the first
+
+    def data(self) -> dict[str, Any]:
+        task = self.task
+        return {
+            "id": task.id,
+            "instruction": task.instruction,
+            "entropy": self.entropy,
+            "parent": task.parent,
+        }
 
 
 class Curriculum:
@@ -41,6 +58,7 @@ class Curriculum:
         self,
         tasks: Sequence[Task],
         config: CurriculumConfig,
+        dream: DreamWorld,
         *,
         seed: int,
         held_out: Collection[str] = (),
@@ -50,26 +68,29 @@ class Curriculum:
         whose group is not one task's attempts but a cluster's."""
         self.config, self.seed = config, seed
         self.tasks = list(tasks)
-        self.variants: list[Task] = []
+        self.variants: list[Variant] = []
         self.entropy: dict[str, float] = {}
-        self.refused: Counter[str] = Counter()
-        self._known = {task_hash(task) for task in tasks} | set(held_out)
+        self._text = dream.model.text
+        self._dream = dream
+        known = {task_hash(task, self._text) for task in tasks}
+        self.writer = VariantWriter(dream, known, held_out, seed)
         self._cluster: dict[str, int] = {}
         if by_cluster and tasks:
             numbers = cluster([task.instruction for task in tasks], config.clusters, seed=seed)
             self._cluster = {t.id: n for t, n in zip(tasks, numbers, strict=True)}
 
-    def sample(self, step: int) -> list[Task]:
+    def sample(self, step: int) -> list[Choice]:
         """Distinct tasks for one step, by entropy; at most λ of them variants."""
         rng = random.Random(f"{self.seed}/{step}")
         number = self.config.tasks_per_step
         most = int(self.config.share * number)
-        variants = _draw(self.variants, min(most, len(self.variants)), self._weight, rng)
+        grown = [variant.task for variant in self.variants]
+        variants = _draw(grown, min(most, len(grown)), self._weight, rng)
         tasks = _draw(self.tasks, min(number - len(variants), len(self.tasks)), self._weight, rng)
         # λ is a share of what is drawn: where real tasks are few, so are variants
         while len(variants) > self.config.share * (len(tasks) + len(variants)):
             variants.pop()
-        return tasks + variants
+        return [Choice(task, self.entropy.get(task.id)) for task in tasks + variants]
 
     def _weight(self, task: Task) -> float:
         return self.entropy.get(task.id, MOST) + self.config.floor
@@ -91,75 +112,45 @@ class Curriculum:
                 if number in spread:
                     self.entropy[task] = spread[number]
 
-    async def grow(self, groups: Sequence[Group], model: ExperienceModel, step: int) -> list[Task]:
-        """Write variants of this step's most unequal tasks; keep what the world can hold."""
+    async def grow(self, groups: Sequence[Group], step: int) -> list[Variant]:
+        """Write variants of this step's most unequal tasks; keep those that are new and
+        reachable."""
+        wanted = self.config.variants_per_step
         scored = [g.task for g in groups if self.entropy.get(g.task.id, 0.0) > 0]
+        if not (wanted and scored):
+            return []
         seeds = sorted(scored, key=lambda task: -self.entropy[task.id])
-        grown = []
-        for index, seed_task in enumerate(seeds[: self.config.variants_per_step]):
-            number = random.Random(f"{self.seed}/{step}/{index}").randrange(2**31)
-            variant = await self._vary(seed_task, model, number)
-            if variant is not None:
-                self.variants.append(variant)
-                self._join_cluster(variant)
-                grown.append(variant)
+        grown = await self.writer.write(seeds, self.entropy, wanted, step)
+        for variant in grown:
+            self._let_in(variant)
         return grown
 
-    async def _vary(self, parent: Task, model: ExperienceModel, number: int) -> Task | None:
-        instruction = await model.vary(parent, number)
-        if not instruction:
-            self.refused["EMPTY"] += 1
-            return None
-        variant = replace(
-            parent,
-            instruction=instruction,
-            first_state=model.text.retell(parent.first_state, instruction),
-            parent=parent.id,
-            generation=parent.generation + 1,
-        )
-        key = task_hash(variant)
-        variant = replace(variant, id=f"variant/{key[:16]}")
-        if key in self._known:
-            self.refused["DUPLICATE"] += 1
-            return None
-        self._known.add(key)
-        try:
-            await model.imagine(variant, number)
-        except DreamFault as fault:
-            self.refused[fault.kind] += 1
-            return None
-        return variant
-
-    def _join_cluster(self, variant: Task) -> None:
-        """A harder task is still of its parent's kind."""
+    def _let_in(self, variant: Variant) -> None:
+        """A harder task is still of its parent's kind, and in its parent's place."""
+        self.variants.append(variant)
         if self._cluster:
-            self._cluster[variant.id] = self._cluster[variant.parent]
+            self._cluster[variant.task.id] = self._cluster[variant.task.parent]
 
     def state(self) -> str:
         """Everything that resuming needs, as JSON."""
         return json.dumps(
             {
-                "variants": [asdict(task) for task in self.variants],
+                "variants": [variant.data() for variant in self.variants],
                 "entropy": self.entropy,
-                "refused": self.refused,
-                "known": sorted(self._known),
+                "refused": self.writer.refused,
             }
         )
 
     def restore(self, state: str) -> None:
         data = json.loads(state)
-        self.variants = [Task(**task) for task in data["variants"]]
-        for variant in self.variants:
-            self._join_cluster(variant)
+        self.variants = []
+        for variant in map(Variant.from_data, data["variants"]):
+            self._let_in(variant)
+            self._dream.model.inherit(variant.task)
+            self.writer.known.add(task_hash(variant.task, self._text))
         self.entropy = data["entropy"]
-        self.refused = Counter(data["refused"])
-        self._known = set(data["known"])
-
-
-def task_hash(task: Task) -> str:
-    """What makes a task the same task: its place and its instruction, whatever case and spacing."""
-    words = " ".join(f"{task.first_state}\n{task.instruction}".lower().split())
-    return hashlib.sha256(words.encode()).hexdigest()
+        self.writer.refused.clear()
+        self.writer.refused.update(data["refused"])
 
 
 def _draw(

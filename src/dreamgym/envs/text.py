@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dreamgym.types import Episode
+from dreamgym.types import Episode, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class Annotation:
 
     start: Mapping[str, str]  # entity -> sentence
     notes: tuple[Note, ...]
+
+
+class Solver(Protocol):
+    """Plays one task by what it is shown, as an agent would; scripted, no language model."""
+
+    def act(self) -> str: ...
+
+    def observe(self, action: str, next_state: str) -> None: ...
 
 
 class WorldText(Protocol):
@@ -69,6 +77,19 @@ class WorldText(Protocol):
         """Whether these facts leave no doubt that the action fails."""
         ...
 
+    def harder(self, seed: str, instruction: str) -> str | None:
+        """How an instruction asks for more than its seed; empty where it does not, None where no
+        rule can tell."""
+        ...
+
+    def solver(self, task: Task) -> Solver | None:
+        """One who can play the task in a dream of it; None where nobody has written one."""
+        ...
+
+    def meaning(self, task: Task) -> str:
+        """What makes two tasks the same, however they are worded: the place, and what is wanted."""
+        ...
+
     def retell(self, first_state: str, instruction: str) -> str:
         """The first state of the same world under another instruction."""
         ...
@@ -108,6 +129,15 @@ class PlainText:
 
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
         return False
+
+    def harder(self, seed: str, instruction: str) -> str | None:
+        return None
+
+    def solver(self, task: Task) -> Solver | None:
+        return None
+
+    def meaning(self, task: Task) -> str:
+        return " ".join(f"{task.first_state}\n{task.instruction}".lower().split())
 
     def retell(self, first_state: str, instruction: str) -> str:
         return first_state

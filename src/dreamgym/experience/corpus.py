@@ -20,7 +20,7 @@ from dreamgym.experience.prompts import (
 )
 from dreamgym.llm.base import Message
 from dreamgym.replay.retrieve import Retriever
-from dreamgym.types import Episode
+from dreamgym.types import Episode, Task
 
 Conversation = list[Message]
 
@@ -91,8 +91,14 @@ def hidden_conversation(
     return [opening(episode.task), *asked] if asked else []
 
 
-def variant_conversations(episodes: Iterable[Episode], text: WorldText) -> list[Conversation]:
-    """Pairs of tasks set in one room, the one that took longer second: what harder means here."""
+def variant_conversations(
+    episodes: Iterable[Episode], text: WorldText, rng: random.Random
+) -> list[Conversation]:
+    """Pairs of logged tasks set in one room, the harder one second: one for every task that has
+    any. A room with many tasks has so many pairs that they would crowd out all else.
+
+    What harder means is the reader's to say; else tasks whose kind took longer to solve.
+    """
     lengths: dict[str, list[int]] = defaultdict(list)
     tasks = {}
     for episode in episodes:
@@ -100,17 +106,28 @@ def variant_conversations(episodes: Iterable[Episode], text: WorldText) -> list[
         if episode.success:
             lengths[episode.task.kind].append(len(episode.turns))
     length = {kind: sum(turns) / len(turns) for kind, turns in lengths.items()}
+
+    def way(seed: Task, task: Task) -> str:
+        told = text.harder(seed.instruction, task.instruction)
+        if told is None and seed.kind in length and task.kind in length:
+            differs = seed.instruction != task.instruction
+            return "longer" * (differs and length[task.kind] >= length[seed.kind])
+        return told or ""
+
     rooms = defaultdict(list)
     for task in tasks.values():
-        if task.kind in length:
-            rooms[tuple(text.places(task.first_state))].append(task)
-    return [
-        [*variant_messages(seed), Message("assistant", harder.instruction)]
-        for tasks_here in rooms.values()
-        for seed in tasks_here
-        for harder in tasks_here
-        if seed.instruction != harder.instruction and length[harder.kind] >= length[seed.kind]
-    ]
+        rooms[tuple(text.places(task.first_state))].append(task)
+    pairs = []
+    for here in rooms.values():
+        for seed in here:
+            ways = defaultdict(list)
+            for task in here:
+                if told := way(seed, task):
+                    ways[told].append(task)
+            if ways:
+                harder = rng.choice(rng.choice(list(ways.values())))
+                pairs.append([*variant_messages(seed), Message("assistant", harder.instruction)])
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +156,5 @@ def experience_corpus(
         if telling.hidden and rng.random() < HIDDEN_SHARE:
             hidden = hidden_conversation(episode, annotation, text, rng)
             corpus.guesses.extend([hidden] if hidden else [])
-    corpus.guesses.extend(variant_conversations((episode for episode, _ in episodes), text))
+    corpus.guesses.extend(variant_conversations((e for e, _ in episodes), text, rng))
     return corpus

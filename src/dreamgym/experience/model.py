@@ -40,6 +40,9 @@ class ExperienceConfig(Telling):
     min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Refuse an answer whose calibrated chance of being right is lower: LOW_CONFIDENCE. 0 accepts
     any."""
+    grounded: bool = True
+    """What real logs of a task have shown of its place holds in every dream of it; without it the
+    whole hidden state is dreamt up."""
     rules: bool = True
     """The world's reader refuses, without asking the model, what the dream's own facts rule out."""
     judge: Literal["facts", "model"] = "facts"
@@ -75,7 +78,7 @@ class ExperienceModel:
         """`known` holds, by task id, start facts that real logs of that task have shown."""
         self.llm, self.text, self.config = llm, text, config
         self.retriever = retriever
-        self.known = known or {}
+        self.known = dict(known or {})
         self.calibration = calibration
         self.faults: Counter[str] = Counter()
         self.tally: Counter[str] = Counter()
@@ -174,8 +177,13 @@ class ExperienceModel:
                 raise DreamFault("LOW_CONFIDENCE", f"{sure:.2f} for {answer.next_state[:80]!r}")
         return answer
 
+    def inherit(self, variant: Task) -> None:
+        """A variant is set in its parent's place: what logs have shown there holds for it too."""
+        if variant.parent in self.known:
+            self.known[variant.id] = self.known[variant.parent]
+
     async def vary(self, task: Task, seed: int) -> str:
-        """The instruction of a harder task in the same place (Eq. 6)."""
+        """The instruction of a harder task in the same place (Eq. 6); empty where it was cut."""
         sampling = Sampling(1.0, 48, seed)
         completion = await self.llm.complete(variant_messages(task), sampling)
-        return completion.text.strip()
+        return "" if completion.finish_reason == "length" else completion.text.strip()

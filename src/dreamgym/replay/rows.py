@@ -190,11 +190,15 @@ def select_episodes(
 
 
 def select_rows(db: sqlite3.Connection, after: int) -> Iterator[Row]:
-    """Flat transitions of the closed, faultless episodes later than `after` in their order."""
+    """Flat transitions of the closed, faultless episodes later than `after` in their order.
+
+    What was played to validate a policy is no experience to ground a dream in.
+    """
     cursor = db.execute(
         "SELECT tr.row_id, e.seq, e.id, e.task_id, e.world, tr.state, tr.action, tr.next_state,"
         " tr.reward, tr.done, tr.valid FROM episodes e JOIN transitions tr ON tr.episode_id = e.id"
-        f" WHERE e.seq > ? AND e.ending NOT IN {FAULTS} ORDER BY e.seq, tr.turn_index",
+        f" WHERE e.seq > ? AND e.ending NOT IN {FAULTS} AND e.split <> 'validation'"
+        " ORDER BY e.seq, tr.turn_index",
         (after,),
     )
     for columns in cursor:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,24 @@ class ReplayStore:
                 (clean_text(run),),
             ).fetchone()[0]
 
+    @contextmanager
+    def reserved(self, run: str, transitions: int) -> Iterator[None]:
+        """Count so many real transitions as spent until the block has stored what it lived through.
+
+        Killed inside, the reservation stands: a budget then errs towards what was never used.
+        """
+        self._require_writable()
+        run = clean_text(run)
+        with self._lock, transaction(self._db):
+            held = self._db.execute(
+                "INSERT INTO attempts (episode_id, task_id, world, run, agent, outcome, num_turns,"
+                " created) VALUES ('', '', 'real', ?, '', 'reserved', ?, ?)",
+                (run, transitions, rows.now()),
+            ).lastrowid
+        yield
+        with self._lock, transaction(self._db):
+            self._db.execute("DELETE FROM attempts WHERE id = ?", (held,))
+
     def finished(self, run: str) -> Counter[str]:
         """Attempts per task id that this run need not repeat: stored or copies, and no faults."""
         with self._lock:
@@ -387,3 +406,14 @@ class ReplayStore:
                 (world, split),
             )
             return hashlib.sha256("".join(h for (h,) in found).encode()).hexdigest()[:16]
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """A store as it is now, whoever writes it meanwhile; replaces what is at `target`."""
+    if not source.exists():
+        raise DreamGymError(f"there is no replay store at {source}. Collect or import first.")
+    draft = target.with_name(target.name + ".new")
+    draft.unlink(missing_ok=True)
+    with closing(connect(source, readonly=True)) as db, closing(sqlite3.connect(draft)) as fresh:
+        db.backup(fresh)
+    draft.replace(target)

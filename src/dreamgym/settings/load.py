@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin
@@ -21,10 +22,12 @@ Tree = dict[str, Any]
 
 
 def load_config(
-    model: type[S], path: Path | None = None, overrides: Sequence[str] = ()
+    model: type[S], recipes: Path | Sequence[Path] | None = None, overrides: Sequence[str] = ()
 ) -> tuple[S, dict[str, Origin]]:
-    """Read a recipe, let flags (`--a.b value`) override it, say where each value came from."""
-    tree = read_toml(path) if path is not None else {}
+    """Read recipes, each over those before it, let flags (`--a.b value`) override them, and say
+    where each value came from."""
+    paths = [recipes] if isinstance(recipes, Path) else list(recipes or ())
+    tree: Tree = reduce(_over, map(read_toml, paths), {})
     schema = dict(leaves(model))
     origins: dict[str, Origin] = dict.fromkeys(schema, "default")
     problems = _unknown_keys(model, model, tree)
@@ -47,7 +50,7 @@ def load_config(
             return model.model_validate_json(json.dumps(tree, default=str)), origins
         except ValidationError as error:
             problems = validation_lines(error, origins)
-    where = f" ({path})" if path is not None else ""
+    where = f" ({', '.join(map(str, paths))})" if paths else ""
     raise DreamGymError("\n  ".join([f"the config is refused{where}:", *problems]))
 
 

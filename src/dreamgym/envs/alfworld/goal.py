@@ -43,3 +43,23 @@ def read_goal(instruction: str) -> Goal | None:
     state = _VERB_FIRST.search(text) or _STATE_FIRST.search(text)
     count = 2 if re.search(r"\btwo\b", text) else 1
     return Goal(found[1], found[2], STATES[state[1]] if state else "", count)
+
+
+def harder(seed: Goal, goal: Goal) -> str:
+    """How a goal asks for more than its seed, in words; empty where it does not.
+
+    More steps are harder: a second object, a condition, a lamp. At equal length another place for
+    the same thing counts too, since the agent has not learnt it by heart.
+    """
+    if goal.count > seed.count and _length(goal) > _length(seed):
+        return "more objects"
+    if _length(goal) > _length(seed):
+        return "extra condition"
+    if _length(goal) == _length(seed) and goal.object_type == seed.object_type and goal != seed:
+        return "other condition" if goal.state != seed.state else "other receptacle"
+    return ""
+
+
+def _length(goal: Goal) -> int:
+    """What comes on top of carrying one thing to its place."""
+    return 2 * (goal.count - 1) + bool(goal.state) + goal.lamp

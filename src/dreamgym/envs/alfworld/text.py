@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from dreamgym.envs.alfworld.expert import Expert
 from dreamgym.envs.alfworld.facts import (
     ENTITY,
     NOTHING_HAPPENS,
@@ -15,10 +16,10 @@ from dreamgym.envs.alfworld.facts import (
     reason,
     verdict,
 )
-from dreamgym.envs.alfworld.goal import read_goal
+from dreamgym.envs.alfworld.goal import harder, read_goal
 from dreamgym.envs.alfworld.guards import contradiction, refused
-from dreamgym.envs.text import Annotation, Note
-from dreamgym.types import Episode
+from dreamgym.envs.text import Annotation, Note, Solver
+from dreamgym.types import Episode, Task
 
 _ONE = r"[a-z]+ \d+"
 _ACTION = re.compile(
@@ -112,6 +113,18 @@ class AlfworldText:
 
     def refuses(self, action: str, facts: Mapping[str, str]) -> bool:
         return refused(Household.from_facts(facts), action)
+
+    def harder(self, seed: str, instruction: str) -> str:
+        before, after = read_goal(seed), read_goal(instruction)
+        return "" if before is None or after is None else harder(before, after)
+
+    def solver(self, task: Task) -> Solver | None:
+        return Expert(task.instruction, task.first_state) if read_goal(task.instruction) else None
+
+    def meaning(self, task: Task) -> str:
+        goal = read_goal(task.instruction)
+        place = task.first_state.partition("Your task is to:")[0]
+        return f"{' '.join(place.lower().split())}\n{goal or task.instruction.lower()}"
 
     def retell(self, first_state: str, instruction: str) -> str:
         return re.sub(

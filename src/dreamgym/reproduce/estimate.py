@@ -1,0 +1,2 @@
+def estimate(blocks, cells):
+    return {"text": ""}

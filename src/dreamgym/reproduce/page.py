@@ -1,0 +1,2 @@
+def write_page(results, path, scale):
+    return {"text": str(results)}
