@@ -198,19 +198,11 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
         ]
     held_out = every[_HELD_OUT - 1 :: _HELD_OUT]
     logs = [log for index, log in enumerate(every, 1) if index % _HELD_OUT]
-    tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
+    if cfg.model.pretrained:
+        model, tokenizer = load_model(cfg.model.pretrained)
+    else:
+        model, tokenizer = _new_model(cfg, logs)
     transitions, others = experience_rows(cfg, logs, store, make_encoder(tokenizer))
-    torch.manual_seed(cfg.seed)
-    model = make_llama(
-        len(tokenizer),
-        width=cfg.model.width,
-        layers=cfg.model.layers,
-        heads=cfg.model.heads,
-        kv_heads=cfg.model.kv_heads,
-        context=cfg.model.context,
-    )
-    if cfg.model.copying and cfg.model.layers > 1:
-        write_copying(model, seed=cfg.seed)
     loss = fit(
         model,
         transitions + others,
@@ -223,6 +215,23 @@ def fit_experience(cfg: RunConfig, store: ReplayStore, folder: Path, on_step: On
     save_model(model, tokenizer, folder)
     _calibrate(cfg, store, folder, held_out[:_CALIBRATED])
     return loss
+
+
+def _new_model(cfg: RunConfig, logs: Logs) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A tiny Llama whose words are the logs'."""
+    tokenizer = train_tokenizer(corpus_texts(cfg, logs), cfg.model.vocab_size)
+    torch.manual_seed(cfg.seed)
+    model = make_llama(
+        len(tokenizer),
+        width=cfg.model.width,
+        layers=cfg.model.layers,
+        heads=cfg.model.heads,
+        kv_heads=cfg.model.kv_heads,
+        context=cfg.model.context,
+    )
+    if cfg.model.copying and cfg.model.layers > 1:
+        write_copying(model, seed=cfg.seed)
+    return model, tokenizer
 
 
 def _calibrate(cfg: RunConfig, store: ReplayStore, experience: Path, logs: Logs) -> None:
@@ -238,7 +247,7 @@ def clone_policy(
 ) -> dict[str, float]:
     """Behaviour cloning, from the experience model's weights: it has learnt the language. Then DPO,
     where `clone.dpo.pairs` asks for it, against what was cloned."""
-    model, tokenizer = load_model(experience)
+    model, tokenizer = load_model(cfg.clone.pretrained or experience)
     rows = demonstration_rows(cfg, store, tokenizer)
     metrics = {}
     if rows:
@@ -335,9 +344,22 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folde
     tokenizer.save_pretrained(folder)
 
 
-def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Hugging Face weights and tokenizer; safetensors only, no code from the folder."""
-    if not (folder / "config.json").exists():
+def load_model(source: Path | str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Hugging Face weights and tokenizer; safetensors only, no code from where they lie.
+
+    `source` is a folder, or the name of a model that is in the Hub's cache.
+    """
+    folder = Path(source)
+    local = isinstance(source, Path) or folder.exists()
+    if local and not (folder / "config.json").exists():
         raise DreamGymError(f"{folder} holds no model: fit one first, or check the path")
-    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
-    return model.eval(), PreTrainedTokenizerFast.from_pretrained(folder)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, use_safetensors=True, dtype=torch.float32
+        )
+        return model.eval(), PreTrainedTokenizerFast.from_pretrained(source)
+    except OSError as error:
+        raise DreamGymError(
+            f"there is no model {source}: give a folder, or fetch it first (hf download {source}). "
+            f"{str(error).splitlines()[0]}"
+        ) from error

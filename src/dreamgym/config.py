@@ -92,6 +92,9 @@ class OfflineConfig(Settings):
 class ModelConfig(Settings):
     """The tiny Llama made on the spot, for the experience model and the policy alike."""
 
+    pretrained: str = ""
+    """A folder with a language model that the fit begins from instead, or its name where the Hub's
+    cache has it."""
     width: Positive = 128
     """Hidden size; a multiple of `heads`."""
     layers: Positive = 4
@@ -109,6 +112,9 @@ class ModelConfig(Settings):
 
 
 class CloneConfig(Settings):
+    pretrained: str = ""
+    """A folder (or a cached model's name) with the language model that becomes the policy; empty is
+    the experience model, whose weights have read the logs."""
     demonstrations: Count = 400
     """Expert episodes that the policy imitates before it dreams; with 0 it begins as it is."""
     sft: SFTConfig = SFTConfig(num_tokens=250_000, learning_rate=2e-3, warmup_steps=20)
@@ -138,6 +144,8 @@ class RunConfig(Settings):
     """Updates in a row with nothing to learn from, after which the run stops; 0 never stops it."""
     save_every: Positive = 1
     """Steps between checkpoints."""
+    num_dreamt: Positive = 40
+    """Dreams measured beside the real games, before and after; a dreamt turn is slow."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.4
     """Of the policy when it is measured, before and after alike; 0 is greedy, 0.4 is usual."""
     world: WorldConfig = WorldConfig()

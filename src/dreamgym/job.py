@@ -41,10 +41,6 @@ from dreamgym.train import GATE, Parts, eval_rollout, real_transitions, run_name
 from dreamgym.train_metrics import few_informative
 from dreamgym.types import DreamGymError, Episode
 
-NUM_DREAMT = 40
-"""Dreams measured beside the real games; a dreamt turn is slow."""
-
-
 class Progress(Protocol):
     """Shows how far a stage is. `bar` opens one stage's bar: call it with what is done so far."""
 
@@ -216,9 +212,9 @@ def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) ->
     """Success in the real world on held-out games, and in dreams of tasks to train on."""
     cfg = job.cfg
     model, tokenizer = build.load_model(weights)
-    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + NUM_DREAMT)
+    policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + cfg.num_dreamt)
     dream = build.make_dream(cfg, store, job.path / "experience")
-    tasks = build.training_tasks(games, store)[:NUM_DREAMT]
+    tasks = build.training_tasks(games, store)[: cfg.num_dreamt]
 
     async def measure() -> tuple[Evaluation, Evaluation]:
         total = len(games.eval) + len(tasks)

@@ -26,7 +26,7 @@ def num_done(results: Path, blocks: Sequence[Block], cells: Sequence[Cell], back
         path = results / f"{block.name}.json"
         told = json.loads(path.read_text()) if path.exists() else {}
         done += sum(
-            name in told and (part == "start" or backend in told[name]["final"])
+            name in told and (part == "fit" or backend in told[name]["final"])
             for name, part in names.items()
         )
     return done

@@ -17,7 +17,7 @@ from dreamgym.reproduce.run import Workshop, work_off
 from dreamgym.types import DreamGymError
 
 _SEEDS = (0, 1, 2)
-_SMOKE_GAMES = 4
+_SMOKE_GAMES = 3
 
 
 @dataclass(frozen=True, slots=True)

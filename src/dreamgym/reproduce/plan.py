@@ -14,7 +14,7 @@ from typing import Literal
 import dreamgym
 from dreamgym.types import DreamGymError
 
-Part = Literal["start", "table", "ablation", "transfer"]
+Part = Literal["fit", "table", "ablation", "transfer"]
 SCALES = ("smoke", "cpu", "paper")
 DATA = ("few", "full")
 START = "start"
@@ -41,7 +41,7 @@ class Cell:
 
 def _fitted(name: str, label: str, recipe: str) -> tuple[Cell, Cell]:
     """An ablation that wants an experience model of its own, and the dream with it."""
-    fit = Cell(f"fit-{name}", f"experience model {label}", "start", (recipe,), learns=False)
+    fit = Cell(f"fit-{name}", f"experience model {label}", "fit", (recipe,), learns=False)
     row = Cell(
         name, label, "ablation", ("grpo-dream", recipe), START, "cloned", experience=fit.name
     )
@@ -100,12 +100,13 @@ class Block:
         return f"{self.data}-{self.seed}"
 
     def recipes(self, cell: Cell) -> list[Path]:
-        """Data, scale, row; after each file NAME.toml also NAME-SCALE.toml, where there is one."""
+        """Data, scale, row; after each NAME.toml what is its own at these data or this scale,
+        where there is a NAME-DATA.toml or a NAME-SCALE.toml."""
         folder = recipes_dir() / "alfworld"
         paths = []
         for name in (self.data, self.scale, *cell.recipes):
-            own = folder / f"{name}-{self.scale}.toml"
-            paths += [folder / f"{name}.toml", *([own] if own.exists() else [])]
+            own = [folder / f"{name}-{kind}.toml" for kind in (self.data, self.scale)]
+            paths += [folder / f"{name}.toml", *(path for path in own if path.exists())]
         return paths
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def work_off(shop: Workshop, cells: Sequence[Cell], backend: Backend) -> None:
         if data is None or stale:
             data = run_cell(shop, cell, fresh=stale)
             shop.save(cell, data)
-        if cell.part != "start" and backend not in data["final"]:
+        if cell.part != "fit" and backend not in data["final"]:
             run_folder(shop, cell)
             data["final"][backend] = final(shop, cell, backend)
             shop.save(cell, data)
@@ -97,7 +98,7 @@ def run_folder(shop: Workshop, cell: Cell, *, fresh: bool = False) -> str:
     for name in cell.needs:
         run_folder(shop, CELLS[name])
     cfg, origins = shop.config(cell)
-    until = "after" if cell.learns else "audit" if cell.part == "start" else "before"
+    until = "after" if cell.learns else "audit" if cell.part == "fit" else "before"
     folder = shop.folder(cell)
     if RunFolder(folder).stage_done(until) and not fresh:
         return ""
@@ -119,7 +120,6 @@ def run_cell(shop: Workshop, cell: Cell, *, fresh: bool = False) -> dict[str, An
     run = RunFolder(shop.folder(cell))
     stages = ("collect", "fit", "audit", "clone", "before", "dream", "after")
     told = {name: run.stage_data(name) for name in stages if run.stage_done(name)}
-    begun = set(run.stage_data("init")) if run.stage_done("init") else set()
     manifest = run.manifest()
     dream = told.get("dream", {})
     return {
@@ -130,7 +130,7 @@ def run_cell(shop: Workshop, cell: Cell, *, fresh: bool = False) -> dict[str, An
         "commit": manifest["commit"],
         "platform": manifest["platform"],
         "stopped": stopped,
-        "begins_from": cell.init if begun else "",
+        "begins_from": cell.init,
         "seconds": {name: data["seconds"] for name, data in told.items() if "seconds" in data},
         "offline_transitions": told["collect"]["transitions"],
         "real_transitions_online": dream.get("real_transitions_online", 0),
@@ -145,10 +145,21 @@ def run_cell(shop: Workshop, cell: Cell, *, fresh: bool = False) -> dict[str, An
 
 
 KEPT = (
-    "real/success", "real/episodes", "real/transitions", "real/train_success",
-    "dream/train_success", "gate/success", "gate/promoted", "gate/p", "time/step_s",
-    "time/rollout_s",    "train/informative_groups", "curriculum/variants", "curriculum/share", "alarm",
-)  # fmt: skip
+    "real/success",
+    "real/episodes",
+    "real/transitions",
+    "real/train_success",
+    "dream/train_success",
+    "gate/success",
+    "gate/promoted",
+    "gate/p",
+    "time/step_s",
+    "time/rollout_s",
+    "train/informative_groups",
+    "curriculum/variants",
+    "curriculum/share",
+    "alarm",
+)
 
 
 def curve(path: Path) -> list[dict[str, float]]:
@@ -168,8 +179,12 @@ def final(shop: Workshop, cell: Cell, backend: Backend) -> dict[str, Any]:
     for split in SPLITS:
         games = held_out(cfg, split, shop.smoke_games)
         weights = "policy" if cell.learns else "cloned"
+        began = time.monotonic()
         result = measure_real(shop.folder(cell), games, backend, weights, shop.progress)
-        found[split] = as_data(result) | {"outcomes": outcomes(result, games)}
+        found[split] = as_data(result) | {
+            "outcomes": outcomes(result, games),
+            "seconds": round(time.monotonic() - began, 1),
+        }
     return found
 
 
