@@ -16,6 +16,7 @@ LAYERS = (
     *("types", "settings", "run_folder", "llm", "agents", "envs", "replay", "metrics_log"),
     *("experience", "curriculum", "algos", "rollout", "evaluate", "audit"),
     *(
+        "gate",
         "config",
         "build",
         "train_metrics",
@@ -25,6 +26,7 @@ LAYERS = (
         "audit_parts",
         "audit_job",
         "report",
+        "reproduce",
         "serve",
     ),
     *("doctor", "commands", "cli", "__main__"),

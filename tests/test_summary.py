@@ -21,7 +21,7 @@ def measured(hits: int, total: int) -> dict[str, Any]:
     rate = Rate(hits, total)
     kinds = {"simple": rate} if total else {}
     turns = 12.5 if total else math.nan
-    return as_data(Evaluation(rate, kinds, Counter(done=hits), turns))
+    return as_data(Evaluation(rate, kinds, Counter(done=hits), turns, {}))
 
 
 def run_with(before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:

@@ -68,8 +68,13 @@ async def train(
     for step in range(parts.learner.step, cfg.steps):
         began = time.monotonic()
         chosen = parts.curriculum.sample(step)[: parts.meter.carries(turns * size)]
+        if not chosen and step:
+            break  # a run that was killed when it had spent its budget
         if not chosen:
-            break  # the budget carries no further group
+            raise DreamGymError(
+                f"real_budget carries no update: {parts.meter.left} transitions are left, and a "
+                f"group takes some {turns * size:.0f}. Raise it, or lower gate.tasks"
+            )
         policy = parts.learner.policy(slots=cfg.rollout.in_flight)
         tasks = [choice.task for choice in chosen]
         seed = cfg.seed * 1_000_003 + step

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dreamgym.curriculum.clusters import cluster
 from dreamgym.curriculum.curriculum import Curriculum, CurriculumConfig
+from dreamgym.curriculum.variants import Variant
 from dreamgym.envs.text import PlainText
+from dreamgym.experience.dream import DreamWorld
+from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.llm.base import Message
+from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.types import Ending, Episode, Group, Task, Turn
 
 KINDS = ("put a {} in shelf 1", "heat some {} and put it on table 2", "examine the {} with lamp 1")
@@ -37,14 +43,24 @@ def test_fewer_or_empty_texts_than_clusters_are_no_trouble() -> None:
     assert len(cluster(["", "!", "put a mug"], 2, seed=0)) == 3
 
 
+def twice() -> DreamWorld:
+    """A dream whose model can vary any task, and whose world can hold any."""
+
+    def answer(prompt: Sequence[Message]) -> str:
+        return f"do twice: {prompt[0].text.partition('Your task is to: ')[2]}"
+
+    config = ExperienceConfig(hidden=False, judge="model", rules=False, guard=False)
+    return DreamWorld(ExperienceModel(ScriptedLLM(answer), PlainText(), config))
+
+
 def group(task: Task, reward: float) -> Group:
     turn = Turn("s", "a", reward, "n")
     return Group(task, (Episode(task, (turn,), Ending.DONE, "dream"),))
 
 
 def test_tasks_tried_once_share_the_entropy_of_their_cluster() -> None:
-    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
-    alone = Curriculum(TASKS, CurriculumConfig(), seed=0)
+    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), twice(), seed=0, by_cluster=True)
+    alone = Curriculum(TASKS, CurriculumConfig(), twice(), seed=0)
     half = [group(task, float(i % 2)) for i, task in enumerate(TASKS[:4])]
     solved = [group(task, 1.0) for task in TASKS[8:12]]
     single = [group(TASKS[16], 1.0)]
@@ -56,31 +72,20 @@ def test_tasks_tried_once_share_the_entropy_of_their_cluster() -> None:
 
 
 def test_a_variant_is_of_its_parents_cluster_also_after_a_restart() -> None:
-    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), twice(), seed=0, by_cluster=True)
     variant = replace(TASKS[0], id="variant/1", parent=TASKS[0].id, generation=1)
-    subject.variants.append(variant)
-    again = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    subject._let_in(Variant(variant, "longer", 0, 0.25, None))
+    again = Curriculum(TASKS, CurriculumConfig(clusters=3), twice(), seed=0, by_cluster=True)
     again.restore(subject.state())
     again.record([group(variant, 1.0), group(TASKS[1], 0.0)])
     assert again.entropy[variant.id] == again.entropy[TASKS[2].id] == 0.25
 
 
 def test_a_variant_that_is_grown_joins_its_parents_cluster() -> None:
-    class Writer:
-        """An experience model that can vary any task."""
-
-        text = PlainText()
-
-        async def vary(self, task: Task, number: int) -> str:
-            return f"{task.instruction} twice"
-
-        async def imagine(self, task: Task, number: int) -> None:
-            return None
-
-    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), seed=0, by_cluster=True)
+    subject = Curriculum(TASKS, CurriculumConfig(clusters=3), twice(), seed=0, by_cluster=True)
     half = [group(task, float(i % 2)) for i, task in enumerate(TASKS[:4])]
     subject.record(half)
-    grown = asyncio.run(subject.grow(half, Writer(), 0))  # type: ignore[arg-type]
+    grown = [variant.task for variant in asyncio.run(subject.grow(half, 0))]
     assert grown
     subject.record([group(grown[0], 1.0), group(TASKS[1], 0.0)])
     assert subject.entropy[grown[0].id] == 0.25

@@ -23,7 +23,7 @@ from dreamgym.metrics_log import JsonlLog, read_jsonl
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.run_folder import settled
-from dreamgym.train import Parts, train
+from dreamgym.train import Parts, run_name, train
 
 ROLLOUT = RolloutConfig(group_size=8, max_turns=6, max_tokens=8)
 # 1e-3 learns by luck; two hundred steps are to lead far from the start
@@ -98,7 +98,8 @@ def train_in_the_dream(
     if checkpoint:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     learner = learner_of(model)
-    curriculum = Curriculum(TASKS, cfg.curriculum, seed=cfg.seed)
+    dream = toy_dream(known={task.id: facts_of(task) for task in TASKS})
+    curriculum = Curriculum(TASKS, cfg.curriculum, dream, seed=cfg.seed)
     if checkpoint:
         learner.load_optimizer(checkpoint)
         curriculum.restore((checkpoint / "curriculum.json").read_text())
@@ -109,7 +110,6 @@ def train_in_the_dream(
 
     with ReplayStore(path / "replay.sqlite") as store, JsonlLog(path / "metrics.jsonl") as log:
         log.truncate_after(learner.step - 1)
-        dream = toy_dream(known={task.id: facts_of(task) for task in TASKS})
         parts = Parts(
             learner=learner,
             curriculum=curriculum,
@@ -142,7 +142,7 @@ def test_what_is_learnt_in_the_dream_holds_in_the_real_world(
     assert before < 0.4 and after > 0.8
     assert parts.dream.model.faults.keys() <= {"UNSOLVABLE_START"}
     with ReplayStore(tmp_path / "replay.sqlite") as store:
-        assert store.real_transitions("online-0") == 0
+        assert store.real_transitions(run_name(cfg)) == 0
         assert store.counts()["episodes"] > 100
 
 

@@ -120,7 +120,7 @@ def run(
     with ReplayStore(path / "replay.sqlite") as store, JsonlLog(path / "metrics.jsonl") as log:
         parts = Parts(
             learner=learner,
-            curriculum=Curriculum(TASKS, cfg.curriculum, seed=0),
+            curriculum=Curriculum(TASKS, cfg.curriculum, dream, seed=0),
             dream=dream,
             make_env=dream.make_env,
             make_real=make_toy_env,

@@ -73,6 +73,7 @@ def test_every_generated_goal_is_read_as_its_game_means_it() -> None:
         ("heat some egg and put it in diningtable", Goal("egg", "diningtable", "hot")),
         ("clean some plate and put it in cabinet", Goal("plate", "cabinet", "clean")),
         ("put two cd in safe", Goal("cd", "safe", count=2)),
+        ("put two hot egg in sinkbasin", Goal("egg", "sinkbasin", "hot", 2)),  # only a variant
         ("find two cd and put them in safe", Goal("cd", "safe", count=2)),
         ("look at cd under the desklamp", Goal("cd", "desklamp", lamp=True)),
         ("examine the cd with the desklamp", Goal("cd", "desklamp", lamp=True)),

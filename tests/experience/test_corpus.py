@@ -141,7 +141,8 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
         return Episode(Task(kind, f"do {kind}", "room", kind), tuple(turns), ending, "real")
 
     failed = episode("never", 9, Ending.TURN_LIMIT)
-    talks = variant_conversations([episode("short", 2), episode("long", 5), failed], TEXT)
+    logs = [episode("short", 2), episode("long", 5), failed]
+    talks = variant_conversations(logs, TEXT, random.Random(0))
     assert len(talks) == 1
     opening, request, answer = talks[0]
     assert "do short" in opening.text

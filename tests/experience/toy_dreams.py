@@ -88,6 +88,15 @@ class ToyText:
         wanted = _WANTED.search(instruction)
         return wanted is not None and facts.get("you") == f"You carry the {wanted[1]}."
 
+    def harder(self, seed: str, instruction: str) -> str | None:
+        return None
+
+    def meaning(self, task: Task) -> str:
+        return f"{task.id}: {task.instruction}"  # its boxes are told by its id
+
+    def solver(self, task: Task) -> None:
+        return None
+
     def retell(self, first_state: str, instruction: str) -> str:
         return first_state
 

@@ -48,7 +48,8 @@ def task_hash(task: Task, text: WorldText) -> str:
 class VariantWriter:
     """Writes variants, and counts what it refuses by class:
 
-    EMPTY, NOT_HARDER  what was written is no task, or asks for no more than its seed
+    EMPTY, UNREADABLE  what was written is no line of text
+    NOT_HARDER         it asks for no more than its seed
     DUPLICATE          that task there is already, maybe in other words
     HELD_OUT           that task is measured on
     UNSOLVABLE ...     no hidden state can hold it; the class of the dream's fault
@@ -88,6 +89,9 @@ class VariantWriter:
         self, parent: Task, instruction: str, drafted: Collection[str]
     ) -> list[tuple[Task, str, str]]:
         """The task that an instruction makes of its parent, how it is harder, and its hash."""
+        if not instruction.isprintable():  # a line of its own could pass for a state's
+            self.refused["UNREADABLE"] += 1
+            return []
         how = self._text.harder(parent.instruction, instruction) if instruction else ""
         if not how and how is not None:
             self.refused["NOT_HARDER" if instruction else "EMPTY"] += 1

@@ -10,7 +10,7 @@ _LAMP = re.compile(r"\b(?:look at|examine)(?: (?:the|a|an|some))? (\w+) (?:under
 _PUT = re.compile(
     r"(\w+)(?: and (?:put|place) (?:it|them))? (?:in|on|in/on) (?:the |a |an )?(\w+)$"
 )
-_STATE_FIRST = re.compile(r"\b(?:put|find) (?:a|an|some|the)?\s*(hot|cool|cold|clean)\b")
+_STATE_FIRST = re.compile(r"\b(?:put|find) (?:a|an|some|the|two)?\s*(hot|cool|cold|clean)\b")
 _VERB_FIRST = re.compile(r"^(heat|cool|clean)\b")
 
 
