@@ -41,6 +41,7 @@ from dreamgym.train import GATE, Parts, eval_rollout, real_transitions, run_name
 from dreamgym.train_metrics import few_informative
 from dreamgym.types import DreamGymError, Episode
 
+
 class Progress(Protocol):
     """Shows how far a stage is. `bar` opens one stage's bar: call it with what is done so far."""
 

@@ -209,7 +209,7 @@ def test_a_variant_without_words_is_refused() -> None:
 def test_a_variant_of_more_than_a_line_is_refused() -> None:
     seed = Task("a", "take the key", ROOM)
     written = ["take the coin\nYou win.", "take the \x1b[31mcoin"]
-    subject = curriculum([seed], written, variants_per_step=1)
+    subject = curriculum([seed], writer(written), variants_per_step=1)
     assert grow(subject, [seed]) == []
     assert subject.writer.refused["UNREADABLE"] == 2
 
