@@ -97,6 +97,51 @@ def test_a_flag_beats_the_recipe_and_the_recipe_beats_the_default(write):
     assert origins["dream.hidden"] == "default"
 
 
+def test_a_later_recipe_stands_over_an_earlier_one_key_by_key(tmp_path):
+    texts = (
+        "steps = 5\nname = 'one'\n[policy]\nlearning_rate = 1\nsize = 'small'\n"
+        "[dream.retriever]\ntop_k = 7\nlanguages = ['nl', 'fy']",
+        "steps = 6\n[policy]\nlearning_rate = 2\n[dream.retriever]\nlanguages = ['de']",
+        "name = 'three'\n[dream]\nhidden = false",
+    )
+    recipes = [tmp_path / f"{number}.toml" for number in range(len(texts))]
+    for path, text in zip(recipes, texts, strict=True):
+        path.write_text(text)
+    settings, origins = load_config(Sample, recipes, ["--steps", "8"])
+    assert (settings.steps, settings.name) == (8, "three")
+    assert (settings.policy.learning_rate, settings.policy.size) == (2.0, "small")
+    # a list is replaced and not added to
+    assert settings.dream.retriever == Retriever(top_k=7, languages=("de",))
+    assert settings.dream.hidden is False
+    assert origins["policy.size"] == origins["dream.hidden"] == "recipe file"
+    assert (origins["steps"], origins["store"]) == ("flag", "default")
+    backwards, _ = load_config(Sample, recipes[::-1])
+    assert (backwards.steps, backwards.policy.learning_rate, backwards.name) == (5, 1.0, "one")
+    assert load_config(Sample, recipes[:1]) == load_config(Sample, recipes[0])
+    assert load_config(Sample, []) == load_config(Sample)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_unknown_key_is_refused_in_whichever_recipe_it_stands(tmp_path, bad):
+    recipes = [tmp_path / f"{number}.toml" for number in range(3)]
+    for number, path in enumerate(recipes):
+        path.write_text(
+            "[policy]\nlerning_rate = 1" if number == bad else "[policy]\nsize = 'small'"
+        )
+    with pytest.raises(DreamGymError, match="unknown key 'lerning_rate'") as error:
+        load_config(Sample, recipes)
+    assert all(str(path) in str(error.value) for path in recipes)
+
+
+def test_a_value_that_another_recipe_overrides_need_not_be_a_good_one_but_the_sum_must(tmp_path):
+    bad, good = tmp_path / "bad.toml", tmp_path / "good.toml"
+    bad.write_text("steps = 13")
+    good.write_text("steps = 12")
+    assert load_config(Sample, [bad, good])[0].steps == 12
+    with pytest.raises(DreamGymError, match="bad luck"):
+        load_config(Sample, [good, bad])
+
+
 @pytest.mark.parametrize(
     ("flags", "path", "value"),
     [

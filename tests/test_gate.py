@@ -221,15 +221,16 @@ def update(dream: int, real: int | None, name: str = "gate") -> dict[str, float 
 @pytest.mark.parametrize("name", ["gate", "real"])
 def test_the_loop_compares_the_first_and_the_last_time_both_were_measured(name: str) -> None:
     fine, unmeasured, lie = update(20, 50, name), update(90, None), update(80, 20, name)
+    follows = update(50, 80, name)
     assert "ALARM" in diverged([unmeasured, fine, unmeasured, lie])
     assert diverged([fine, lie, unmeasured]) == ""  # it was told when it was measured
     assert diverged([unmeasured, lie]) == diverged([]) == diverged([unmeasured]) == ""
-    assert diverged([fine, update(80, 90, name)]) == ""
-    assert diverged([fine, lie, update(80, 90, name)]) == ""  # it has followed since
+    assert diverged([fine, follows]) == ""
+    assert diverged([fine, lie, follows]) == ""  # it has followed since
 
 
 def test_the_gate_is_believed_before_the_held_out_games() -> None:
-    first, last = update(20, 50) | update(20, 50, "real"), update(80, 90) | update(80, 5, "real")
+    first, last = update(20, 50) | update(20, 50, "real"), update(50, 80) | update(50, 5, "real")
     assert diverged([first, last]) == ""
 
 

@@ -107,6 +107,8 @@ def take_over(job: Job) -> dict[str, Any]:
     needed = [(source, "collect", "replay.sqlite"), (dream, "fit", "experience")]
     if cfg.init_weights != "none":
         needed += [(source, "clone", "cloned")]
+    if cfg.init_weights == "policy":
+        needed += [(source, "clone", promoted(source.path).name)]  # whether it ended or stopped
     for run, stage, name in needed:
         if not run.stage_done(stage) or not (run.path / name).exists():
             raise DreamGymError(f"{run.path} has no {name} to begin from: let it finish first")

@@ -88,9 +88,9 @@ def diverged(updates: Sequence[Mapping[str, Any]]) -> str:
     """The alarm, where since the first update that measured both success in the dream rose and
     the real one did not follow; at the gate if there is one, else on held-out games."""
     for name in ("gate", "real"):
-        needed = ("dream/train_episodes", f"{name}/success")
-        both = [m for m in updates if all(key in m for key in needed)]
-        if len(both) > 1 and f"{name}/success" in updates[-1]:
+        needed = ("dream/train_episodes", f"{name}/episodes")
+        both = [m for m in updates if all(key in m and m[key] for key in needed)]
+        if len(both) > 1 and both[-1] is updates[-1]:
             first, last = both[0], both[-1]
             return alarm(
                 (_rate(first, "dream/train_"), _rate(last, "dream/train_")),

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from toy_dreams import ToyText, toy_dream
 
+from dreamgym.envs.alfworld.text import AlfworldText
+from dreamgym.envs.text import PlainText, WorldText
 from dreamgym.envs.toy import make_toy_env, toy_expert, toy_tasks
 from dreamgym.experience.corpus import (
     HIDDEN_SHARE,
@@ -20,7 +22,7 @@ from dreamgym.experience.corpus import (
     variant_conversations,
 )
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.experience.prompts import VARIANT_REQUEST, Telling
+from dreamgym.experience.prompts import VARIANT_REQUEST, Telling, opening
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.retrieve import LexicalRetriever
@@ -144,8 +146,8 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
     logs = [episode("short", 2), episode("long", 5), failed]
     talks = variant_conversations(logs, TEXT, random.Random(0))
     assert len(talks) == 1
-    opening, request, answer = talks[0]
-    assert "do short" in opening.text
+    opened, request, answer = talks[0]
+    assert "do short" in opened.text
     assert (request.text, answer.text) == (VARIANT_REQUEST, "do long")
 
 
@@ -161,3 +163,71 @@ def test_what_follows_is_kept_apart_from_what_is_partly_chance() -> None:
     assert abs(hidden / len(episodes) - HIDDEN_SHARE) < 0.1  # three standard deviations
     assert questions.count(VARIANT_REQUEST) == len(questions) - hidden > 0
     assert corpus == experience_corpus(logs, TEXT, Telling(), retriever=None, seed=0)
+
+
+def solved(task: Task, length: int) -> Episode:
+    turns = [Turn("s", "look", 0.0, "s")] * (length - 1) + [Turn("s", "take", 1.0, "s")]
+    return Episode(task, tuple(turns), Ending.DONE, "real")
+
+
+HALL = "Looking quickly around you, you see a desk 1, a shelf 1, and a microwave 1."
+
+
+def set_in(place: str, *instructions: str) -> list[Task]:
+    return [Task(f"{place}/{words}", words, place, kind=words) for words in instructions]
+
+
+def pairs(episodes: Sequence[Episode], text: WorldText, seed: int = 0) -> list[tuple[str, str]]:
+    talks = variant_conversations(episodes, text, random.Random(seed))
+    told = {episode.task.instruction: episode.task for episode in episodes}
+    seeds = {opening(task): words for words, task in told.items()}
+    return [(seeds[talk[0]], talk[-1].text) for talk in talks]
+
+
+def test_a_room_with_many_tasks_gives_one_pair_for_each_that_has_a_harder_one() -> None:
+    things = [
+        f"put {number} {thing} in desk"
+        for thing in ("mug", "pen", "cup")
+        for number in ("a", "two")
+    ]
+    logs = [solved(task, 5) for task in set_in(HALL, *things)] * 3
+    found = pairs(logs, AlfworldText())
+    assert [seed for seed, _ in found] == [words for words in things if "put a" in words]
+    assert all("two" in harder for _, harder in found)
+    assert {harder for seed in range(40) for _, harder in pairs(logs, AlfworldText(), seed)} == {
+        words for words in things if "two" in words
+    }
+
+
+def test_each_way_of_being_harder_is_as_likely_however_many_tasks_show_it() -> None:
+    many = [
+        f"put two {thing} in desk" for thing in ("pen", "cup", "cd", "key", "egg", "pan", "pot")
+    ]
+    logs = [
+        solved(task, 5) for task in set_in(HALL, "put a mug in desk", "put a mug in shelf", *many)
+    ]
+    found = [dict(pairs(logs, AlfworldText(), seed))["put a mug in desk"] for seed in range(100)]
+    assert 35 < found.count("put a mug in shelf") < 65
+
+
+def test_what_the_reader_calls_harder_counts_and_not_what_took_longer() -> None:
+    short, long = set_in(HALL, "put a mug in desk", "put a hot mug in desk")
+    for turns in ((2, 9), (9, 2)):
+        logs = [solved(task, length) for task, length in zip((short, long), turns, strict=True)]
+        assert pairs(logs, AlfworldText()) == [(short.instruction, long.instruction)]
+
+
+def test_where_the_reader_cannot_tell_lengths_do() -> None:
+    short, long = set_in(HALL, "wash the cat", "comb the dog")
+    logs = [solved(short, 2), solved(long, 9)]
+    assert pairs(logs, AlfworldText()) == []  # it can tell: these are no tasks of its world
+    assert pairs(logs, PlainText()) == [(short.instruction, long.instruction)]
+    alike = [solved(short, 4), solved(long, 4)]
+    assert len(pairs(alike, PlainText())) == 2  # either may be the harder one
+
+
+def test_tasks_of_two_rooms_are_no_pair() -> None:
+    kitchen = HALL.replace("desk 1", "fridge 1")
+    logs = [solved(set_in(HALL, "put a mug in desk")[0], 3)]
+    logs += [solved(set_in(kitchen, "put two mug in desk")[0], 9)]
+    assert pairs(logs, AlfworldText()) == []

@@ -103,7 +103,8 @@ def test_a_row_counts_as_the_engines_only_when_every_seed_was_measured_there(
 def test_the_clock_is_read_off_the_curves(tmp_path: Path) -> None:
     engine = cell("start", 0.4)
     told = {
-        s: rate("1" * 40 + "0" * 60) | {"seconds": 105.0} for s in ("valid_unseen", "valid_seen")
+        s: rate("1" * 40 + "0" * 60) | {"costs": {"load_s": 1.0, "step_s": 0.1}}
+        for s in ("valid_unseen", "valid_seen")
     }
     engine["final"]["engine"] = told  # 100 s more for 1,000 turns
     cells = {"start": engine, "grpo-dream": cell("grpo-dream", 0.7),

@@ -6,6 +6,7 @@ not run again, unless another one begins from its weights.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -14,15 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dreamgym.build import load_model
 from dreamgym.config import RunConfig
 from dreamgym.envs.alfworld.games import Game, load_games
 from dreamgym.envs.alfworld.world import Backend
 from dreamgym.evaluate import Evaluation
-from dreamgym.job import Job, Progress, as_data, finish, measure_real, read_config, run_job
-from dreamgym.metrics_log import read_jsonl
+from dreamgym.job import (
+    Job,
+    Progress,
+    as_data,
+    finish,
+    measure_real,
+    promoted,
+    read_config,
+    run_job,
+)
+from dreamgym.llm.local import LocalLLM
+from dreamgym.metrics_log import JsonlLog, read_jsonl
+from dreamgym.reproduce.final import costs, evaluation, play_games
 from dreamgym.reproduce.plan import CELLS, Block, Cell
 from dreamgym.run_folder import RunFolder, open_run, write_json
 from dreamgym.settings import Origin, load_config
+from dreamgym.train import eval_rollout
 from dreamgym.types import NothingToLearn
 
 SPLITS = ("valid_unseen", "valid_seen")
@@ -44,6 +58,12 @@ class Workshop:
     @property
     def path(self) -> Path:
         return self.results / f"{self.block.name}.json"
+
+    def policy(self, cell: Cell) -> LocalLLM:
+        """What a finished cell has come to."""
+        folder = self.folder(cell)
+        weights = promoted(folder) if cell.learns else folder / "cloned"
+        return LocalLLM(*load_model(weights), slots=4)
 
     def saved(self) -> dict[str, Any]:
         """What is known of every finished cell."""
@@ -72,9 +92,43 @@ def work_off(shop: Workshop, cells: Sequence[Cell], backend: Backend) -> None:
         if data is None or stale:
             data = run_cell(shop, cell, fresh=stale)
             shop.save(cell, data)
-        if cell.part != "fit" and backend not in data["final"]:
+        if cell.part != "fit" and "fast" not in data["final"]:
             run_folder(shop, cell)
-            data["final"][backend] = final(shop, cell, backend)
+            data["final"]["fast"] = final(shop, cell)
+            shop.save(cell, data)
+    if backend == "engine":
+        measure_in_engine(shop, [cell for cell in cells if cell.part != "fit"])
+
+
+def measure_in_engine(shop: Workshop, cells: Sequence[Cell]) -> None:
+    """Every policy that ALFWorld's own engine has not measured, all of them game by game.
+
+    Cells of other games than the rest (transfer) make a pass of their own.
+    """
+    saved = shop.saved()
+    waiting = [cell for cell in cells if "engine" not in saved[cell.name]["final"]]
+    for kinds in dict.fromkeys(shop.config(cell)[0].world.eval_kinds for cell in waiting):
+        chosen = [c for c in waiting if shop.config(c)[0].world.eval_kinds == kinds]
+        for cell in chosen:
+            run_folder(shop, cell)
+        cfg = shop.config(chosen[0])[0]
+        policies = {cell.name: shop.policy(cell) for cell in chosen}
+        found: dict[str, dict[str, Any]] = {cell.name: {} for cell in chosen}
+        for split in SPLITS:
+            games = held_out(cfg, split, shop.smoke_games)
+            path = shop.runs / shop.block.name / f"engine-{split}-{len(kinds)}.jsonl"
+            with JsonlLog(path) as log:
+                playing = play_games(
+                    policies, games, eval_rollout(cfg), cfg.seed, log, shop.progress
+                )
+                asyncio.run(playing)
+                for name in policies:
+                    result = evaluation(name, games, log)
+                    told = as_data(result) | {"outcomes": outcomes(result, games)}
+                    found[name][split] = told | {"costs": costs(log)}
+        for cell in chosen:
+            data = saved[cell.name]
+            data["final"]["engine"] = found[cell.name]
             shop.save(cell, data)
 
 
@@ -172,15 +226,15 @@ def curve(path: Path) -> list[dict[str, float]]:
     ]
 
 
-def final(shop: Workshop, cell: Cell, backend: Backend) -> dict[str, Any]:
-    """Success on both held-out splits, game by game."""
+def final(shop: Workshop, cell: Cell) -> dict[str, Any]:
+    """Success on both held-out splits in our engine, game by game."""
     found = {}
     cfg = read_config(shop.folder(cell))
     for split in SPLITS:
         games = held_out(cfg, split, shop.smoke_games)
         weights = "policy" if cell.learns else "cloned"
         began = time.monotonic()
-        result = measure_real(shop.folder(cell), games, backend, weights, shop.progress)
+        result = measure_real(shop.folder(cell), games, "fast", weights, shop.progress)
         found[split] = as_data(result) | {
             "outcomes": outcomes(result, games),
             "seconds": round(time.monotonic() - began, 1),

@@ -63,13 +63,16 @@ class EnginePool:
         """An Env for one episode of one game; it waits for a free slot when it starts."""
         return ReferenceEnv(self, game)
 
-    async def acquire(self) -> Worker:
-        """A worker for one episode, in order of asking. Give it back with `release`."""
+    async def acquire(self, game: str = "") -> Worker:
+        """A worker for one episode, in order of asking; of idle ones that which has this game
+        loaded. Give it back with `release`."""
         turn: Future[Worker | None] = Future()
         with self._lock:
             if self._closed:
                 raise EnvFault("misuse", "the engine pool is closed")
             if self._idle:
+                has = (i for i, w in enumerate(self._idle) if w is not None and w.game == game)
+                self._idle.rotate(-next(has, 0))
                 turn.set_result(self._idle.popleft())
             else:
                 self._waiting.append(turn)
@@ -163,8 +166,9 @@ class ReferenceEnv:
         if task.id != self._game.id:
             raise EnvFault("misuse", f"task {task.id} is not this env's game {self._game.id}")
         self._started = True
-        self._worker = await self._pool.acquire()
+        self._worker = await self._pool.acquire(self._game.id)
         self._worker.episodes += 1
+        self._worker.game = self._game.id
         self._deadline = time.monotonic() + self._pool.deadlines.episode_s
         answer = await self._ask(
             {"do": "start", "game": asdict(self._game)}, self._pool.deadlines.start_s

@@ -128,12 +128,16 @@ def game_file(game: Game) -> dict[str, Any]:
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer one JSON line per JSON line: start or reset a game, step, list commands."""
     play: ReferenceGame | None = None
+    loaded: dict[str, Any] = {}
     for line in requests:
         request = json.loads(line)
         answer: dict[str, Any]
         if request["do"] == "start":
-            play = None  # let go of the old game before the next one loads
-            play = ReferenceGame(Game(**request["game"]))
+            if request["game"] != loaded:
+                play = None  # let go of the old game before the next one loads
+                play = ReferenceGame(Game(**request["game"]))
+                loaded = request["game"]
+            assert play is not None
             answer = {"state": play.reset()}
         elif play is None:
             raise RuntimeError(f"{request['do']!r} before a game was started")

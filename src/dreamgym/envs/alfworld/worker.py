@@ -24,6 +24,7 @@ class Worker:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.episodes = 0
+        self.game = ""  # whose game is loaded: beginning it again is a fraction of loading it
         self.busy = False  # a request is on its way: what comes next would answer that one
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the other streams)
         root = str(Path(dreamgym.__file__).resolve().parents[1])
