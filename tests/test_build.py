@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dreamgym.build import Games, first_states, held_out_tasks, make_games

@@ -280,3 +280,21 @@ def test_the_engine_with_our_caches_says_what_it_said_without_them(data_dir: Pat
             state, reward, done, valid = game.step(step["action"])
             assert (reward, done, valid) == (step["reward"], step["done"], True)
         assert state == record["final_obs"]
+
+
+def test_a_game_goes_to_the_idle_worker_that_has_it_loaded() -> None:
+    async def which() -> list[bool]:
+        with EnginePool(2, command=("cat",)) as pool:
+            first, second = await pool.acquire("a"), await pool.acquire("b")
+            first.game, second.game = "a", "b"
+            found = []
+            for game, expected in (("b", second), ("a", first), ("b", second), ("new", None)):
+                for worker in (first, second):
+                    pool.release(worker)
+                got = [await pool.acquire(game), await pool.acquire()]
+                found.append(expected is None or got[0] is expected)
+            for worker in (first, second):
+                pool.release(worker)
+            return found
+
+    assert asyncio.run(which()) == [True] * 4

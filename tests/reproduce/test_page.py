@@ -15,7 +15,8 @@ from dreamgym.reproduce.plan import CELLS
 def rate(letters: str) -> dict[str, Any]:
     hits = letters.count("1")
     return {"hits": hits, "episodes": len(letters), "success": hits / len(letters),
-            "mean_turns": 10.0, "outcomes": letters, "seconds": 5.0}  # fmt: skip
+            "mean_turns": 10.0, "outcomes": letters,
+            "costs": {"load_s": 1.0, "step_s": 0.1}}  # fmt: skip
 
 
 def cell(name: str, solved: float, *, online: int = 0, **more: Any) -> dict[str, Any]:
