@@ -66,7 +66,7 @@ async def train(
     turns = updates[-1][f"{cfg.train_world}/train_turns"] if updates else cfg.rollout.max_turns / 2
     size = cfg.rollout.group_size
     for step in range(parts.learner.step, cfg.steps):
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         chosen = parts.curriculum.sample(step)[: parts.meter.carries(turns * size)]
         if not chosen and step:
             break  # a run that was killed when it had spent its budget
@@ -97,6 +97,7 @@ async def train(
             "real/transitions": float(real_transitions(cfg, parts.replay)),
             "time/rollout_s": rolled - began,
             "time/step_s": time.monotonic() - began,
+            "time/cpu_s": time.process_time() - worked,  # where the cores are shared, fairer
             "curriculum/variants": float(len(parts.curriculum.variants)),
             "curriculum/share": sum(task.generation > 0 for task in tasks) / len(tasks),
         }

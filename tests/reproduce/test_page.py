@@ -23,7 +23,7 @@ def cell(name: str, solved: float, *, online: int = 0, **more: Any) -> dict[str,
     """A finished cell that solves such a share of a hundred games in each split."""
     letters = "1" * round(100 * solved) + "0" * round(100 * (1 - solved))
     final = {split: rate(letters) for split in ("valid_unseen", "valid_seen")}
-    step = {"time/step_s": 10.0, "dream/train_success": 0.5, "real/transitions": online}
+    step = {"time/cpu_s": 10.0, "dream/train_success": 0.5, "real/transitions": online}
     curve = [{"step": 0, **step, "real/success": (0.5 + solved) / 2}, {"step": 1, **step},
              {"step": 2, **step, "real/success": solved}]  # fmt: skip
     return {

@@ -57,9 +57,10 @@ class Results:
         return outcomes_of(self.row(data, name), self.backend(data, name))
 
     def seconds(self, data: str, name: str) -> list[float]:
-        """What training took, seed by seed, without measuring."""
-        row = self.row(data, name).values()
-        return [sum(step["time/step_s"] for step in cell["curve"]) for cell in row]
+        """What training took, seed by seed, without measuring: seconds of the processor, since
+        cells share the cores."""
+        row = [cell for cell in self.row(data, name).values() if timed(cell)]
+        return [sum(step["time/cpu_s"] for step in cell["curve"]) for cell in row]
 
     def engine_turn_s(self) -> float | None:
         """What a turn of training takes in ALFWorld's engine, its share of loading the game
@@ -241,15 +242,22 @@ def _clock(results: Results, data: str, name: str) -> Iterator[str]:
     yield told + "."
 
 
+def timed(cell: Mapping[str, Any]) -> bool:
+    """Whether its updates told their processor time, which older cells did not."""
+    return all("time/cpu_s" in step for step in cell["curve"])
+
+
 def points(results: Results, data: str, name: str) -> list[tuple[float, float, float]]:
     """(seconds, success on held-out games, real transitions) over training, means of the seeds."""
     curves = []
     for seed, cell in sorted(results.row(data, name).items()):
+        if not timed(cell):
+            continue
         before = cell.get("before") or results.row(data, START)[seed]["before"]
         told = [(0.0, before["real"]["success"], 0.0)]
         clock = 0.0
         for step in cell["curve"]:
-            clock += step["time/step_s"]
+            clock += step["time/cpu_s"]
             if "real/success" in step:
                 told.append((clock, step["real/success"], step.get("real/transitions", 0.0)))
         curves.append(told)

@@ -208,6 +208,7 @@ KEPT = (
     "gate/promoted",
     "gate/p",
     "time/step_s",
+    "time/cpu_s",
     "time/rollout_s",
     "train/informative_groups",
     "curriculum/variants",
