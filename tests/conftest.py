@@ -25,13 +25,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture
-def data_dir(monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="session")
+def third_party() -> Path:
     """Third-party data, never shipped: `$DREAMGYM_DATA`, else the folder beside the checkout."""
     path = Path(os.environ.get("DREAMGYM_DATA") or BESIDE).resolve()
     if not (path / "alfworld").is_dir():
         reason = f"no third-party data at {path}: set DREAMGYM_DATA to the folder that has them"
         warnings.warn(f"a test is skipped: {reason}", stacklevel=1)
         pytest.skip(reason)
-    monkeypatch.setenv("DREAMGYM_DATA", str(path))
     return path
+
+
+@pytest.fixture
+def data_dir(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, as the product finds it."""
+    monkeypatch.setenv("DREAMGYM_DATA", str(third_party))
+    return third_party

@@ -269,8 +269,8 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
-    """The main loop. The held-out games are known to the curriculum only by their hashes."""
+def _learner(job: Job, store: ReplayStore) -> Learner:
+    """From the last checkpoint where there is one, else from the clone."""
     cfg = job.cfg
     checkpoint = settled(job.path / "policy")
     cloned = job.path / "cloned"
@@ -288,6 +288,15 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
         demonstrations=build.demonstration_rows(cfg, store, tokenizer),
         reference=build.load_model(cloned)[0] if held else None,
     )
+    if checkpoint:
+        learner.load_optimizer(checkpoint)
+    return learner
+
+
+def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
+    """The main loop. The held-out games are known to the curriculum only by their hashes."""
+    cfg = job.cfg
+    learner = _learner(job, store)
     tasks = build.training_tasks(games, store)
     world = build.make_dream(cfg, store, job.path / "experience")
     text = world.model.text
@@ -299,8 +308,7 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
         held_out=[task_hash(task, text) for task in build.held_out_tasks(cfg.world, games)],
         by_cluster=cfg.learner.algorithm == "ppo",
     )
-    if checkpoint:
-        learner.load_optimizer(checkpoint)
+    if checkpoint := settled(job.path / "policy"):
         curriculum.restore((checkpoint / "curriculum.json").read_text())
 
     spent = real_transitions(cfg, store)

@@ -63,7 +63,8 @@ async def train(
     updates, dreamt = log.read(), DreamMeter(parts.dream.model)
     if parts.gate is not None and parts.gate.incumbent is None:
         await pass_gate(cfg, parts, step=-1, turns=cfg.rollout.max_turns)
-    turns = updates[-1][f"{cfg.train_world}/train_turns"] if updates else cfg.rollout.max_turns / 2
+    lengths = [m[f"{cfg.train_world}/train_turns"] for m in updates]
+    turns = next(filter(None, reversed(lengths)), cfg.rollout.max_turns / 2)
     size = cfg.rollout.group_size
     for step in range(parts.learner.step, cfg.steps):
         began, worked = time.monotonic(), time.process_time()
@@ -102,6 +103,7 @@ async def train(
             "curriculum/share": sum(task.generation > 0 for task in tasks) / len(tasks),
         }
         metrics |= await measure(cfg, parts, step, last=last, turns=turns)
+        last = last or not parts.meter.carries(turns * size)  # after what the gate has spent
         if told := diverged([*updates, metrics]):
             logger.error(told)
         log.append({"step": step, **metrics, "alarm": float(bool(told))})

@@ -15,6 +15,7 @@ from dreamgym.envs.alfworld.generate import GOALS, generate_games
 from dreamgym.envs.alfworld.goal import Goal, harder, read_goal
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.alfworld.world import AlfworldWorld
+from dreamgym.envs.toy import contents_of, make_toy_env, toy_tasks, wanted_by
 from dreamgym.experience.dry_run import dry_run
 from dreamgym.types import Task
 
@@ -135,6 +136,26 @@ def test_a_dry_run_that_is_cut_has_not_got_there(games: list[Game]) -> None:
         solver = TEXT.solver(shown(games[0]))
         assert solver is not None
         assert asyncio.run(dry_run(world.make_env(task, 0), task, solver, 1)) == 0
+
+
+def test_an_end_that_pays_nothing_is_not_got_to() -> None:
+    class TakesTheFirst:
+        """Opens a box and takes what is in it, wanted or not."""
+
+        def __init__(self) -> None:
+            self.left = ["open box 1", f"take {contents_of(task)['box 1']}"]
+
+        def act(self) -> str:
+            return self.left.pop(0)
+
+        def observe(self, action: str, next_state: str) -> None:
+            return None
+
+    turns = set()
+    for task in toy_tasks(12):
+        wanted = wanted_by(task) == contents_of(task)["box 1"]
+        turns.add((wanted, asyncio.run(dry_run(make_toy_env(task, 0), task, TakesTheFirst(), 9))))
+    assert turns == {(True, 2), (False, 0)}
 
 
 def test_nobody_solves_what_cannot_be_read(games: list[Game]) -> None:

@@ -92,7 +92,8 @@ class ToyText:
         return None
 
     def meaning(self, task: Task) -> str:
-        return f"{task.id}: {task.instruction}"  # its boxes are told by its id
+        # its boxes are told by its id, or its parent's: a variant has none of its own at first
+        return f"{task.parent or task.id}: {task.instruction}"
 
     def solver(self, task: Task) -> None:
         return None

@@ -16,7 +16,7 @@ import pytest
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.retrieve import LexicalRetriever
 from dreamgym.replay.store import ReplayStore, copy_store
-from dreamgym.types import DreamGymError, Ending, Episode, Task, Turn
+from dreamgym.types import Completion, DreamGymError, Ending, Episode, Task, Turn
 
 ONLINE = Provenance(run="r", agent="policy", split="online", env="toy")
 
@@ -104,6 +104,19 @@ def test_what_was_played_to_validate_grounds_no_dream_and_is_paid_for(store: Rep
     assert {hit.row.action for hit in retriever.similar("hall", "e", 9)} == {"a", "d"}
     assert store.real_transitions("r-gate") == 3
     assert len(list(store.episodes(split="validation"))) == 2
+
+
+def test_a_completion_that_was_cut_off_was_put_to_no_world_and_costs_nothing(
+    store: ReplayStore,
+) -> None:
+    first = replace(episode("a").turns[0], completion=Completion("a", (1,)))
+    cut = Turn(
+        "you see a", "b b", 0.0, "you see a", False, Completion("b b", (2, 2), (), (), (), "length")
+    )
+    lived = Episode(Task("t", "find the key"), (first, cut), Ending.TRUNCATED, "real")
+    store.add_episode(lived, provenance=ONLINE)
+    assert store.real_transitions("r") == 1
+    assert store.counts()["transitions"] == 2  # it is trained on all the same
 
 
 def test_a_copy_holds_what_there_is_and_goes_its_own_way(

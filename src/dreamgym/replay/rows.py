@@ -102,11 +102,14 @@ def insert_attempt(
 ) -> None:
     """The ledger's line of one attempt, whatever became of it."""
     who = (clean_text(episode.task.id), episode.world, by.run, by.agent)
+    # a completion that was cut off was put to no world
+    written = [turn.completion for turn in episode.turns]
+    asked = sum(told is None or told.finish_reason != "length" for told in written)
     ending = None if outcome == "open" else episode.ending.value
     db.execute(
         "INSERT INTO attempts (episode_id, task_id, world, run, agent, outcome, ending,"
         " num_turns, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (episode_id, *who, outcome, ending, len(episode.turns), now()),
+        (episode_id, *who, outcome, ending, asked, now()),
     )
 
 

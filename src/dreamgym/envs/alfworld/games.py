@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def load_games(source: str, split: str, limit: int | None = None) -> tuple[Game,
     if limit is not None and limit < 1:
         raise DreamGymError(f"limit is {limit}: ask for at least one game, or leave it out.")
     if source == "official":
-        games = _official(split)
+        path = _official_path(split)
+        games = _official(path, split) if limit else iter(_all_official(path, split, _stamp(path)))
     elif source == "alfworld_data":
         games = _alfworld_data(split)
     else:
@@ -79,13 +81,27 @@ def data_dir() -> Path:
     return Path(os.environ.get("DREAMGYM_DATA") or "~/.cache/dreamgym").expanduser()
 
 
-def _official(split: str) -> Iterator[Game]:
+def _official_path(split: str) -> Path:
     path = data_dir() / "alfworld" / f"games_{split}.jsonl.xz"
     if not path.is_file():
         raise DreamGymError(
             f"the official {split} games are not at {path}. Set DREAMGYM_DATA to the folder that "
             "holds alfworld/games_*.jsonl.xz, or use generated games."
         )
+    return path
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    return path.stat().st_mtime_ns, path.stat().st_size
+
+
+@lru_cache(maxsize=len(SPLITS))
+def _all_official(path: Path, split: str, stamp: tuple[int, int]) -> tuple[Game, ...]:
+    """A run asks for its splits again and again, and unpacking one takes a second."""
+    return tuple(_official(path, split))
+
+
+def _official(path: Path, split: str) -> Iterator[Game]:
     num_read = 0
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
