@@ -135,7 +135,7 @@ def test_the_best_stays_whatever_comes_after_and_after_a_restart(tmp_path: Path)
             keep(gate, kept)
         gate = Gate(config, tmp_path / "best")  # killed and begun again
     assert promoted == [True, True, False, False, False]
-    assert gate.incumbent == Incumbent(1, result("+++-").outcomes)
+    assert gate.incumbent == Incumbent(1, result("+++-").outcomes, 1.0)
     verdict, _ = gate.judge(result("-+++"), 9)  # as many solved as the best
     assert not verdict.promoted and (verdict.wins, verdict.losses) == (1, 1)
 

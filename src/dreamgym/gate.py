@@ -44,10 +44,12 @@ def sign_test(wins: int, losses: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best policy so far: after which update, and what it did at each validation task."""
+    """The best policy so far: after which update, what it did at each validation task, and in how
+    many turns on average."""
 
     step: int
     outcomes: Mapping[str, bool]
+    mean_turns: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,14 @@ class Verdict:
 
 
 def compare(incumbent: Incumbent | None, result: Evaluation, alpha: float) -> Verdict:
-    """Whether the candidate is better; the first one is, for want of another."""
-    if incumbent is None:
+    """Whether the candidate is better; the first one is, for want of another, if it could be
+    judged at all."""
+    if incumbent is None and result.outcomes:
         return Verdict(result.success, 0, 0, 1.0, promoted=True)
     both = [
         (solved, incumbent.outcomes[task])
         for task, solved in result.outcomes.items()
-        if task in incumbent.outcomes
+        if incumbent and task in incumbent.outcomes
     ]
     wins, losses = both.count((True, False)), both.count((False, True))
     p = sign_test(wins, losses)
@@ -94,7 +97,14 @@ class Gate:
         self.incumbent = None
         if path is not None:
             told = json.loads((path / "gate.json").read_text())
-            self.incumbent = Incumbent(told["step"], told["outcomes"])
+            self.incumbent = Incumbent(**told)
+
+    def cost(self, tasks: int, max_turns: int) -> float:
+        """Transitions that so many validation tasks will take: what the incumbent's did, and some
+        more, since a candidate may take longer."""
+        if self.incumbent is None or math.isnan(self.incumbent.mean_turns):
+            return float(tasks * max_turns)
+        return tasks * min(max_turns, 1.1 * self.incumbent.mean_turns)
 
     def judge(self, result: Evaluation, step: int) -> tuple[Verdict, str]:
         """The verdict, and the new incumbent as JSON where it is promoted, to keep beside its
@@ -102,7 +112,7 @@ class Gate:
         verdict = compare(self.incumbent, result, self.config.alpha)
         if not verdict.promoted:
             return verdict, ""
-        self.incumbent = Incumbent(step, result.outcomes)
+        self.incumbent = Incumbent(step, result.outcomes, result.mean_turns)
         return verdict, json.dumps(asdict(self.incumbent))
 
 

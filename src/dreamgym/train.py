@@ -55,6 +55,10 @@ class Parts:
     meter: Meter = field(default_factory=Meter)  # of real transitions, held-out games apart
     chosen: JsonlLog | None = None  # where the curriculum's choices are told
 
+    def gate_cost(self, max_turns: int) -> float:
+        """Real transitions that the gate takes once; 0 without a gate."""
+        return self.gate.cost(len(self.validation), max_turns) if self.gate else 0.0
+
 
 async def train(
     cfg: RunConfig, parts: Parts, log: JsonlLog, folder: Path, on_step: OnStep = lambda s, m: None
@@ -62,19 +66,21 @@ async def train(
     """`cfg.steps` updates; goes on after the last checkpoint where there is one."""
     updates, dreamt = log.read(), DreamMeter(parts.dream.model)
     if parts.gate is not None and parts.gate.incumbent is None:
-        await pass_gate(cfg, parts, step=-1, turns=cfg.rollout.max_turns)
+        await pass_gate(cfg, parts, step=-1)
     lengths = [m[f"{cfg.train_world}/train_turns"] for m in updates]
     turns = next(filter(None, reversed(lengths)), cfg.rollout.max_turns / 2)
     size = cfg.rollout.group_size
     for step in range(parts.learner.step, cfg.steps):
         began, worked = time.monotonic(), time.process_time()
-        chosen = parts.curriculum.sample(step)[: parts.meter.carries(turns * size)]
+        keep = parts.gate_cost(cfg.rollout.max_turns)  # so that what is learnt can be promoted
+        chosen = parts.curriculum.sample(step)[: parts.meter.carries(turns * size, keep)]
         if not chosen and step:
             break  # a run that was killed when it had spent its budget
         if not chosen:
             raise DreamGymError(
-                f"real_budget carries no update: {parts.meter.left} transitions are left, and a "
-                f"group takes some {turns * size:.0f}. Raise it, or lower gate.tasks"
+                f"real_budget carries no update: {parts.meter.left} transitions are left, a group "
+                f"takes some {turns * size:.0f} and the last gate {keep:.0f}. Raise it, or lower "
+                "gate.tasks"
             )
         policy = parts.learner.policy(slots=cfg.rollout.in_flight)
         tasks = [choice.task for choice in chosen]
@@ -92,7 +98,7 @@ async def train(
         grown = await parts.curriculum.grow(groups, step) if cfg.train_world == "dream" else []
         parts.dream.forget()
         turns = metrics[f"{cfg.train_world}/train_turns"] or turns
-        last = step + 1 == cfg.steps or not parts.meter.carries(turns * size)
+        last = step + 1 == cfg.steps or not parts.meter.carries(turns * size, keep)
         metrics |= {
             **dreamt.since_last(),
             "real/transitions": float(real_transitions(cfg, parts.replay)),
@@ -102,8 +108,8 @@ async def train(
             "curriculum/variants": float(len(parts.curriculum.variants)),
             "curriculum/share": sum(task.generation > 0 for task in tasks) / len(tasks),
         }
-        metrics |= await measure(cfg, parts, step, last=last, turns=turns)
-        last = last or not parts.meter.carries(turns * size)  # after what the gate has spent
+        metrics |= await measure(cfg, parts, step, last=last)
+        last = last or not parts.meter.carries(turns * size, keep)  # after what the gate has spent
         if told := diverged([*updates, metrics]):
             logger.error(told)
         log.append({"step": step, **metrics, "alarm": float(bool(told))})
@@ -123,9 +129,7 @@ async def train(
             break
 
 
-async def measure(
-    cfg: RunConfig, parts: Parts, step: int, *, last: bool, turns: float
-) -> dict[str, float]:
+async def measure(cfg: RunConfig, parts: Parts, step: int, *, last: bool) -> dict[str, float]:
     """What the real world says now and then: on held-out games, and at the gate."""
     metrics: dict[str, float] = {}
     if cfg.eval_every and ((step + 1) % cfg.eval_every == 0 or last):
@@ -140,17 +144,21 @@ async def measure(
         metrics |= result.metrics("real")
     every = cfg.gate.every if cfg.train_world == "real" else cfg.gate.dream_every
     if parts.gate is not None and ((step + 1) % every == 0 or last):
-        metrics |= await pass_gate(cfg, parts, step, turns)
+        metrics |= await pass_gate(cfg, parts, step, last=last)
     return metrics
 
 
-async def pass_gate(cfg: RunConfig, parts: Parts, step: int, turns: float) -> dict[str, float]:
+async def pass_gate(
+    cfg: RunConfig, parts: Parts, step: int, *, last: bool = False
+) -> dict[str, float]:
     """Let the policy play the validation tasks, and keep it if it is better than the best so far.
 
-    What that costs is metered and counted. Where the budget does not carry it, nothing is promoted.
+    What that costs is metered and counted. Where the budget does not carry it, and once more at
+    the run's end, nothing is promoted.
     """
     assert parts.gate is not None
-    if parts.meter.carries(turns) < len(parts.validation):
+    cost = parts.gate_cost(cfg.rollout.max_turns)
+    if not parts.meter.carries(cost, 0.0 if last or step < 0 else cost):
         return {"gate/skipped": 1.0}
     played: list[Episode] = []
     as_trained = eval_rollout(cfg).model_copy(update={"max_turns": cfg.rollout.max_turns})

@@ -322,13 +322,17 @@ def test_a_better_policy_takes_the_place_of_the_best_so_far(
     assert 0 < asked.steps["gate"] <= 16 * 4, "it was played once: the incumbent is known"
 
 
-def test_a_gate_that_the_budget_does_not_carry_is_skipped(
-    cloned: PreTrainedModel, tmp_path: Path
+@pytest.mark.parametrize("budget", [150, 170, 200, 230])
+def test_what_a_budget_leaves_last_is_the_gates(
+    cloned: PreTrainedModel, tmp_path: Path, budget: int
 ) -> None:
-    cfg = config(real_budget=150, gate=gated())
+    """Else nothing that was learnt could be promoted."""
+    cfg = config(real_budget=budget, gate=gated(), steps=50)
     run(cfg, cloned, tmp_path, asked := Asked())
-    assert logged(tmp_path)[-1]["gate/skipped"] == 1.0
-    assert asked.total <= 150
+    *before, last = logged(tmp_path)
+    assert last["gate/episodes"] == len(VALIDATION) and "gate/skipped" not in last
+    assert all("gate/episodes" in line or line["gate/skipped"] for line in before)
+    assert asked.total <= budget
 
 
 class PaysLater:

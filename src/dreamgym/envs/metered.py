@@ -21,9 +21,11 @@ class Meter:
     def spent(self) -> bool:
         return self.left is not None and self.left <= 0
 
-    def carries(self, transitions: float) -> int:
-        """How many times so many transitions are still there."""
-        return sys.maxsize if self.left is None else max(0, int(self.left // transitions))
+    def carries(self, transitions: float, keep: float = 0.0) -> int:
+        """How many times so many transitions are still there, beside those to keep."""
+        if self.left is None:
+            return sys.maxsize
+        return max(0, int((self.left - keep) // transitions))
 
     def take(self) -> None:
         """One transition; raises EnvFault where there is none left, before the world is asked."""
