@@ -97,6 +97,10 @@ def test_only_what_a_recipe_says_names_a_cell() -> None:
     told = settings_of(workshop(Block("cpu", "few", 1)), CELLS["grpo-s2r"])
     assert told["seed"] == 1 and told["real_budget"] > 0 and told["train_world"] == "real"
     assert "learner.negative" not in told and not any(key.startswith("init") for key in told)
+    # nor does another length of RL fit and clone again
+    fitted = settings_of(workshop(Block("cpu", "few", 1)), CELLS[START])
+    assert "fit.num_tokens" in fitted and "rollout.max_turns" in fitted
+    assert not {"steps", "gate.every", "rollout.group_size"} & fitted.keys()
 
 
 def test_the_papers_models_are_estimated() -> None:

@@ -132,13 +132,19 @@ def measure_in_engine(shop: Workshop, cells: Sequence[Cell]) -> None:
             shop.save(cell, data)
 
 
+_OF_RL = ("steps", "eval_every", "train_world", "real_budget", "gate.", "curriculum.", "learner.",
+          "rollout.group_size")  # fmt: skip
+
+
 def settings_of(shop: Workshop, cell: Cell) -> dict[str, Any]:
-    """What the recipes say: apart from defaults, which may get new members, and from folders."""
+    """What the recipes say: apart from defaults, which may get new members, from folders, and where
+    no RL follows from what is said of it, so that another length of training fits nothing again."""
     cfg, origins = shop.config(cell)
     tree = cfg.model_dump(mode="json")
+    apart = ("init",) if cell.learns else ("init", *_OF_RL)
     chosen = {}
     for key, origin in origins.items():
-        if origin != "default" and not key.startswith("init"):
+        if origin != "default" and not key.startswith(apart):
             value = tree
             for name in key.split("."):
                 value = value[name]
