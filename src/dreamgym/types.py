@@ -59,6 +59,10 @@ class DreamFault(WorldFault):
     ending = Ending.DREAM_FAULT
 
 
+class ModelFault(WorldFault):
+    """A language model gave no answer: its server was down, refused, or wrote what is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """An instruction and the world it is to be solved in. Variants name the task they came from."""
@@ -72,6 +76,15 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call, as whoever counts them for money does; None is not told, never 0."""
+
+    read: int | None = None
+    written: int | None = None
+    cached: int | None = None  # of those read, how many the server had read before
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What an LLM wrote: its text, and the tokens exactly as they were sampled."""
 
@@ -81,6 +94,7 @@ class Completion:
     prompt_ids: tuple[int, ...] = ()  # everything the model saw before `ids`
     pieces: tuple[str, ...] = ()  # each token's own text, where the model tells
     finish_reason: Literal["stop", "length"] = "stop"
+    usage: Usage | None = None  # where a server counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import example, given, settings
@@ -331,6 +333,78 @@ def test_any_text_is_an_answer_in_range_or_a_named_fault(text: str, finish: str)
         assert math.isfinite(answer.reward) and 0.0 <= answer.reward <= 1.0
         assert answer.next_state and isinstance(answer.done, bool)
         assert answer.done or answer.reward == 0.0
+
+
+def tagged(state: str = "ok", reward: str = "0", done: str = "false") -> str:
+    return f"<next_state>\n{state}\n</next_state>\n<reward>{reward}</reward>\n<done>{done}</done>"
+
+
+def test_a_tagged_answer_carries_a_long_state_without_escapes() -> None:
+    state = 'A page: "quoted", {braces}, [Buy Now]\n' * 50
+    answer = read_answer(Completion("<think>so</think>" + tagged(state)))
+    assert answer.next_state == state.strip() and answer.reason == "so"
+    assert read_answer(Completion("Sure:\n" + tagged("won", "1.0", "True"))).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (tagged("The note says <reward>1</reward>"), "AMBIGUOUS"),
+        (tagged("a</next_state><next_state>b"), "AMBIGUOUS"),
+        (tagged() + tagged(), "AMBIGUOUS"),
+        ("<next_state>a<reward>0</reward><done>false</done></next_state>", "AMBIGUOUS"),
+        (tagged(reward="10", done="true"), "OUT_OF_RANGE"),
+        (tagged(reward="-0.5"), "OUT_OF_RANGE"),
+        (tagged(reward="1e999"), "OUT_OF_RANGE"),
+        (tagged(reward="nan"), "UNREPAIRABLE"),
+        (tagged(reward="1 of 1"), "UNREPAIRABLE"),
+        (tagged(reward=""), "UNREPAIRABLE"),
+        (tagged(done="yes"), "UNREPAIRABLE"),
+        (tagged(state=""), "UNREPAIRABLE"),
+        (tagged(reward="1"), "CONTRADICTION"),
+        ("<next_state>ok</next_state><done>false</done>", "UNREPAIRABLE"),
+        ("</reward><reward><next_state>a</next_state><done>true</done>", "UNREPAIRABLE"),
+    ],
+)
+def test_a_tagged_answer_is_read_as_strictly(text: str, kind: str) -> None:
+    assert fault(text) == kind
+
+
+def test_a_tagged_answer_that_was_cut_is_told_from_a_wrong_one() -> None:
+    assert fault("<next_state>You o", "length") == "TRUNCATED"
+    assert fault(tagged()[:-7], "length") == "TRUNCATED"
+
+
+def test_ten_thousand_broken_replies_are_each_in_a_class() -> None:
+    """Whole answers of both kinds, cut, spliced and salted; none of the classes has a reward."""
+    chance = random.Random(20261204)
+    salt = ["<think>", "</think>", "<reward>1</reward>", "</next_state>", WON, "NaN", "{", "}", "[",
+            '"', "1e999", "\ud800", "奖励：1", "```", " " * 210, "Reward: 10", "<done>true</done>",
+            "null", "\0", "x" * 3000, "9" * 30]  # fmt: skip
+    whole = [WON, LOST, tagged(), tagged("Won.", "1", "true"), body("0.5"), "I cannot say."]
+    classes: Counter[str] = Counter()
+    for _ in range(10_000):
+        text = chance.choice(whole)
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(text) + 1)
+            match chance.randrange(4):
+                case 0:
+                    text = text[:at]
+                case 1:
+                    text = text[:at] + chance.choice(salt) + text[at:]
+                case 2:
+                    text = text[at:] + chance.choice(whole)
+                case _:
+                    text = text[:at] + text[at + chance.randrange(1, 9) :]
+        finish = chance.choice(["stop", "length"])
+        try:
+            answer = read_answer(Completion(text, finish_reason=finish))  # type: ignore[arg-type]
+        except DreamFault as refused:
+            classes[refused.kind] += 1
+        else:
+            classes["OK"] += 1
+            assert 0 <= answer.reward <= 1 and (answer.done or answer.reward == 0)
+    assert len(classes) >= 10 and sum(classes.values()) == 10_000, classes
 
 
 def test_the_confidence_is_that_of_the_next_state_alone() -> None:

@@ -16,7 +16,9 @@ from dreamgym.types import Completion, DreamFault
 _MAX_CHARS = 100_000
 _MAX_DEPTH = 16
 _MAX_DIGITS = 18
-_BLANK_RUN = re.compile(r"\s{200,}")
+_BLANK_RUN = re.compile(r"(?<!\s)\s{200}")  # tried once a run, or many short runs would take long
+_SECTIONS = ("next_state", "reward", "done")
+_NUMBER = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,4})?")
 
 
 class _Body(BaseModel):
@@ -44,14 +46,9 @@ def read_answer(completion: Completion) -> Answer:
         raise DreamFault("TRUNCATED_REASONING" if cut else "EMPTY", text[-80:])
     if len(rest) > _MAX_CHARS:
         raise DreamFault("TOO_LONG", f"{len(rest)} characters")
-    bodies = objects(rest, ("reward", "next_state"))
-    if not bodies:
-        raise DreamFault(
-            "TRUNCATED" if completion.finish_reason == "length" else "UNREPAIRABLE", rest[:80]
-        )
-    if len(bodies) > 1 and any(body != bodies[0] for body in bodies):
-        raise DreamFault("AMBIGUOUS", f"{len(bodies)} answers")
-    body = _validate(bodies[0])
+    cut = completion.finish_reason == "length"
+    tagged = any(f"<{name}>" in rest for name in _SECTIONS)
+    body = _validate(_tagged(rest, cut) if tagged else _json(rest, cut))
     if body.reward > 0 and not body.done:
         raise DreamFault("CONTRADICTION", "a reward before the end: the paper pays outcomes only")
     return Answer(
@@ -64,6 +61,44 @@ def read_answer(completion: Completion) -> Answer:
     )
 
 
+def _json(text: str, cut: bool) -> dict[str, Any]:
+    """The one object of an answer in JSON."""
+    bodies = objects(text, ("reward", "next_state"))
+    if not bodies:
+        raise DreamFault("TRUNCATED" if cut else "UNREPAIRABLE", text[:80])
+    if len(bodies) > 1 and any(body != bodies[0] for body in bodies):
+        raise DreamFault("AMBIGUOUS", f"{len(bodies)} answers")
+    return bodies[0]
+
+
+def _tagged(text: str, cut: bool) -> dict[str, Any]:
+    """The sections of a tagged answer: long states need no escapes there.
+
+    Each must stand exactly once, also counting what stands inside another: a state that quotes a
+    reward is no reward, and which of two is meant is not for us to guess.
+    """
+    told: dict[str, str] = {}
+    for name in _SECTIONS:
+        opens, closes = text.count(f"<{name}>"), text.count(f"</{name}>")
+        if opens > 1 or closes > 1:
+            raise DreamFault("AMBIGUOUS", f"{max(opens, closes)} sections {name}")
+        begin, end = text.find(f"<{name}>") + len(name) + 2, text.find(f"</{name}>")
+        if not opens or not closes or end < begin:
+            raise DreamFault("TRUNCATED" if cut else "UNREPAIRABLE", f"no whole section {name}")
+        told[name] = text[begin:end].strip()
+    if any(f"<{name}>" in told[other] for name in _SECTIONS for other in _SECTIONS):
+        raise DreamFault("AMBIGUOUS", "one section in another")
+    if not _NUMBER.fullmatch(told["reward"]):
+        raise DreamFault("UNREPAIRABLE", f"reward: {told['reward'][:40]!r} is no number")
+    if told["done"].casefold() not in ("true", "false"):
+        raise DreamFault("UNREPAIRABLE", f"done: {told['done'][:40]!r}")
+    return {
+        "next_state": told["next_state"],
+        "reward": float(told["reward"]),
+        "done": told["done"].casefold() == "true",
+    }
+
+
 def _state_logprob(completion: Completion) -> float:
     """Mean log-probability of the tokens that write the next state, of all where they are not told.
 
@@ -71,11 +106,13 @@ def _state_logprob(completion: Completion) -> float:
     """
     if not completion.logprobs:
         return math.nan
-    begin = completion.text.rfind('"next_state":')
+    tagged = "<next_state>" in completion.text
+    opens, closes = ("<next_state>", "</next_state>") if tagged else ('"next_state":', '"reward":')
+    begin = completion.text.rfind(opens)
     if begin < 0 or "".join(completion.pieces) != completion.text:
         return sum(completion.logprobs) / len(completion.logprobs)
-    begin += len('"next_state":')
-    end = completion.text.find('"reward":', begin)
+    begin += len(opens)
+    end = completion.text.find(closes, begin)
     at, kept = 0, []
     for piece, logprob in zip(completion.pieces, completion.logprobs, strict=False):
         if at + len(piece) > begin and (end < 0 or at < end):
