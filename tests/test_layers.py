@@ -13,7 +13,17 @@ from packaging.requirements import Requirement
 REPO = Path(__file__).resolve().parents[1]
 ROOT = REPO / "src" / "dreamgym"
 LAYERS = (
-    *("types", "settings", "run_folder", "llm", "agents", "envs", "replay", "metrics_log"),
+    *(
+        "types",
+        "settings",
+        "run_folder",
+        "llm",
+        "agents",
+        "envs",
+        "replay",
+        "metrics_log",
+        "ledger",
+    ),
     *("experience", "curriculum", "algos", "rollout", "evaluate", "audit"),
     *(
         "gate",

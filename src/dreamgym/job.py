@@ -30,8 +30,9 @@ from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.alfworld.world import AlfworldWorld, Backend
 from dreamgym.envs.metered import Meter, metered
 from dreamgym.evaluate import Evaluation, Rate, evaluate
-from dreamgym.experience.annotate import RULES, Price, Teacher, annotate_by_rules, annotate_store
+from dreamgym.experience.annotate import RULES, Teacher, annotate_by_rules, annotate_store
 from dreamgym.gate import Gate, alarm
+from dreamgym.ledger import Price
 from dreamgym.llm.local import LocalLLM
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.store import ReplayStore, copy_store

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.experience.annotate import (
     MAX_REASON,
-    Price,
     Teacher,
     annotate_store,
     read_logs,
@@ -24,6 +23,7 @@ from dreamgym.experience.annotate import (
     teacher_messages,
     with_reasons,
 )
+from dreamgym.ledger import Price
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.scripted import ScriptedLLM
 from dreamgym.replay.checks import Provenance

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from chaos import ChaosServer
 
+from dreamgym.ledger import BudgetSpent, Ledger, Limits, Price
 from dreamgym.llm import transport
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.openai import OpenAILLM
@@ -174,6 +175,40 @@ def test_a_paid_run_is_played_again_offline_byte_for_byte(tmp_path: Path) -> Non
         asyncio.run(llm.complete(ask("another"), Sampling()))
     with pytest.raises(ModelFault, match="NOT_CACHED"):  # other noise is another question
         asyncio.run(llm.complete(ask("q0"), Sampling(seed=77)))
+
+
+def test_a_limit_stops_all_workers_within_a_call_each(tmp_path: Path) -> None:
+    """What the cache answers costs nothing, and is no call."""
+    cache = str(tmp_path / "replies.sqlite")
+    ledger = Ledger(Limits(tokens=500))  # ten a call
+    server = ChaosServer(lambda body, asked: "slow")
+    workers = 8
+
+    async def run() -> list[BaseException | None]:
+        async with server.running() as url:
+            account = ledger.account("dream", "m", Price())
+            llm = OpenAILLM("m", ServerConfig(url=url, cache=cache), account=account)
+
+            async def work(worker: int) -> None:
+                for n in range(1000):
+                    for _ in range(2):
+                        await llm.complete(ask(f"{worker}/{n}"), Sampling())
+
+            ends = await asyncio.gather(*map(work, range(workers)), return_exceptions=True)
+            await llm.close()
+            return ends
+
+    assert {type(end) for end in asyncio.run(run())} == {BudgetSpent}
+    calls = sum(server.seen.values())
+    assert 50 <= calls < 50 + workers
+    (line,) = ledger.lines.values()
+    assert (line.calls, line.read, line.written, line.cached) == (
+        calls,
+        7 * calls,
+        3 * calls,
+        4 * calls,
+    )
+    assert line.replayed >= calls - workers
 
 
 def test_a_broken_cache_is_named(tmp_path: Path) -> None:

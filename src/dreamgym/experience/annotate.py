@@ -20,10 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dreamgym.envs.text import Annotation, WorldText
 from dreamgym.experience.parse import objects, strip_reasoning
+from dreamgym.ledger import UNKNOWN_PRICE, Price
 from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.replay.rows import Where
 from dreamgym.replay.store import Call, ReplayStore
-from dreamgym.types import Completion, DreamFault, DreamGymError, Episode
+from dreamgym.types import Completion, DreamFault, DreamGymError, Episode, Usage
 
 RULES = "rules"
 """The name under which the world's own reader annotates."""
@@ -77,27 +78,12 @@ class Reasons:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """Dollars per million tokens; None is unknown, which is never 0."""
-
-    read: float | None = None
-    written: float | None = None
-
-    def of(self, read: int | None, written: int | None) -> float | None:
-        if None in (read, written, self.read, self.written):
-            return None
-        assert read is not None and written is not None
-        assert self.read is not None and self.written is not None
-        return (read * self.read + written * self.written) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
 class Teacher:
     """An `LLM` that annotates, under the name its annotations are kept by."""
 
     llm: LLM
     name: str
-    price: Price = Price()
+    price: Price = UNKNOWN_PRICE
     max_tokens: int = 4096
     retries: int = 1
     in_flight: int = 8
@@ -215,10 +201,9 @@ async def _annotate(store: ReplayStore, teacher: Teacher, episode_id: str, episo
             outcome = "OK"
         except DreamFault as fault:
             outcome = fault.kind
-        told = bool(completion.prompt_ids)
-        read, written = (len(completion.prompt_ids), len(completion.ids)) if told else (None, None)
+        used = tokens_of(completion)
         call = Call(
-            outcome, read, written, teacher.price.of(read, written), time.monotonic() - began
+            outcome, used.read, used.written, teacher.price.of(used), time.monotonic() - began
         )
         store.add_call(episode_id, teacher.name, call)
         if outcome == "OK":
@@ -226,6 +211,15 @@ async def _annotate(store: ReplayStore, teacher: Teacher, episode_id: str, episo
         if outcome in ("OK", "CONTEXT_FULL"):
             break  # what has no room has none the second time either
     return outcome
+
+
+def tokens_of(completion: Completion) -> Usage:
+    """As the server counted, else by the ids; unknown where neither is told."""
+    if completion.usage:
+        return completion.usage
+    if completion.prompt_ids:
+        return Usage(len(completion.prompt_ids), len(completion.ids))
+    return Usage()
 
 
 def annotate_by_rules(

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.cache import ReplyCache, request_key
 from dreamgym.llm.transport import ServerConfig, Transport
 from dreamgym.llm.wire import Profile, chat_body, completion_body
-from dreamgym.types import Completion, DreamGymError, ModelFault
+from dreamgym.types import Completion, DreamGymError, ModelFault, Usage
 
 Encode = Callable[[Sequence[Message]], Sequence[int]]
+
+
+class Account(Protocol):
+    """Who keeps the ledger; see `dreamgym.ledger`."""
+
+    def require_room(self) -> None:
+        """Raises where no more may be spent."""
+        ...
+
+    def add(self, usage: Usage | None, seconds: float, *, replayed: bool) -> None: ...
 
 
 class OpenAILLM:
@@ -30,12 +42,13 @@ class OpenAILLM:
         profile: Profile | None = None,
         *,
         encode: Encode | None = None,
+        account: Account | None = None,
     ) -> None:
         if config.offline and not config.cache:
             raise DreamGymError("server.offline needs server.cache, the file to answer from")
         self.model, self.config = model, config
         self.profile = profile or Profile()
-        self.encode = encode
+        self.encode, self.account = encode, account
         self.cache = ReplyCache(Path(config.cache)) if config.cache else None
         self.from_cache = 0
         self.attempts: Counter[str] = Counter()
@@ -66,11 +79,22 @@ class OpenAILLM:
         key = request_key(path, body, sampling.seed)
         if self.cache is not None and (kept := self.cache.get(key)):
             self.from_cache += 1
+            self._tell(kept, 0.0, replayed=True)
             return kept
         if self.config.offline:
             raise ModelFault("NOT_CACHED", f"{self.config.cache} holds no answer to this call")
+        if self.account:
+            self.account.require_room()
+        began = time.monotonic()
         reply = await self._server.complete(path, body, key)
-        return reply if self.cache is None else self.cache.put(key, reply)
+        if self.cache is not None:  # first what was paid for, then the bill
+            reply = self.cache.put(key, reply)
+        self._tell(reply, time.monotonic() - began, replayed=False)
+        return reply
+
+    def _tell(self, reply: Completion, seconds: float, *, replayed: bool) -> None:
+        if self.account:
+            self.account.add(reply.usage, seconds, replayed=replayed)
 
     async def release(self, session: str) -> None:
         """A server keeps no sessions: it finds what it has read by the prompt."""
