@@ -144,7 +144,7 @@ def test_harder_means_that_successes_of_its_kind_took_longer() -> None:
 
     failed = episode("never", 9, Ending.TURN_LIMIT)
     logs = [episode("short", 2), episode("long", 5), failed]
-    talks = variant_conversations(logs, TEXT, random.Random(0))
+    talks = variant_conversations(logs, TEXT, Telling(), random.Random(0))
     assert len(talks) == 1
     opened, request, answer = talks[0]
     assert "do short" in opened.text
@@ -178,7 +178,7 @@ def set_in(place: str, *instructions: str) -> list[Task]:
 
 
 def pairs(episodes: Sequence[Episode], text: WorldText, seed: int = 0) -> list[tuple[str, str]]:
-    talks = variant_conversations(episodes, text, random.Random(seed))
+    talks = variant_conversations(episodes, text, Telling(), random.Random(seed))
     told = {episode.task.instruction: episode.task for episode in episodes}
     seeds = {opening(task): words for words, task in told.items()}
     return [(seeds[talk[0]], talk[-1].text) for talk in talks]

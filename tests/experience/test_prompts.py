@@ -137,12 +137,12 @@ def test_p078_a_huge_state_is_cut_in_every_prompt() -> None:
 
 def test_hidden_facts_and_harder_tasks_are_asked_for_in_these_words() -> None:
     assert hidden_question("drawer 1") == Message("user", "What is at the drawer 1?")
-    assert variant_messages(TASK) == [
+    assert variant_messages(Telling(), TASK) == [
         Message("user", TASK.first_state),
         Message("user", "Write a harder task for this place."),
     ]
 
 
 def test_an_answer_is_compact_and_keeps_letters_as_they_are() -> None:
-    text = answer_text(Answer('Say "é".', 0.5, True))
+    text = answer_text(Answer('Say "é".', 0.5, True), Telling())
     assert text == '{"next_state":"Say \\"é\\".","reward":0.5,"done":true}'

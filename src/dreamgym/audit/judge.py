@@ -13,25 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dreamgym.audit.transitions import Prediction
 from dreamgym.experience.parse import objects, strip_reasoning
+from dreamgym.instructions import instructions
 from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.types import Completion, DreamFault, DreamGymError
 
 RUBRICS = ("causal_consistency", "diversity", "informativeness", "hallucination")
-_INSTRUCTIONS = """\
-You judge a simulated world. You are shown a task, the state an agent was in, its action, and the
-next state that the simulator wrote. Give each rubric 0, 1 or 2:
-
-causal_consistency: does the next state follow from the state and the action? 2 follows, 1 in part,
-0 contradicts them.
-diversity: does it show the variety that a real world would, rather than a stock phrase? 2 rich,
-1 some, 0 none.
-informativeness: does it tell what the agent needs to go on? 2 all of it, 1 in part, 0 nothing.
-hallucination: is nothing invented, and is a failure or a success signalled as what it is? 2 nothing
-invented and rightly signalled, 1 small slips, 0 misleading.
-
-Answer with one JSON object and nothing else:
-{"rubric_scores": {"causal_consistency": 0, "diversity": 0, "informativeness": 0,
-"hallucination": 0}}"""
 
 _Score = Annotated[int, Field(ge=0, le=2)]
 
@@ -60,7 +46,10 @@ def judge_messages(prediction: Prediction) -> list[Message]:
         "action": prediction.step.action,
         "next_state": prediction.answer.next_state,
     }
-    return [Message("system", _INSTRUCTIONS), Message("user", json.dumps(told, ensure_ascii=False))]
+    return [
+        Message("system", instructions("judge")),
+        Message("user", json.dumps(told, ensure_ascii=False)),
+    ]
 
 
 def read_scores(completion: Completion) -> dict[str, int]:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dreamgym.envs.text import Annotation, WorldText
 from dreamgym.experience.parse import objects, strip_reasoning
+from dreamgym.instructions import instructions
 from dreamgym.ledger import UNKNOWN_PRICE, Price
 from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.replay.rows import Where
@@ -31,20 +32,6 @@ RULES = "rules"
 MAX_REASON = 600
 _RESTATES = 20
 """Characters; a shorter next state may well stand in its reason ("Nothing happens.")."""
-
-_INSTRUCTIONS = """\
-You explain a world to somebody who has to predict it. You read one whole attempt at a task and say,
-for every step, why the world answered as it did.
-
-A good explanation names causes: what held before the action, which condition of the action was met
-or missing, what it changes for later steps, which part of the goal it brings about. It is one or
-two sentences that could be written before the answer is seen. It never repeats the answer's words.
-
-Answer with one JSON object and nothing else:
-{"task_tutorial": {"overall_plan": "...", "success_mode": "...", "failure_mode": "..."},
-"state_transitions": [{"step_id": 1, "transition_plan": "..."}, ...]}
-`state_transitions` has one entry for every step, in order. Each entry of `task_tutorial` is one
-sentence: how the task is solved, how one knows that it is, and what goes wrong most easily."""
 
 
 class _Tutorial(BaseModel):
@@ -102,7 +89,7 @@ def teacher_messages(episode: Episode) -> list[Message]:
         "steps": steps,
     }
     text = json.dumps(told, ensure_ascii=False)
-    return [Message("system", _INSTRUCTIONS), Message("user", text)]
+    return [Message("system", instructions("teacher")), Message("user", text)]
 
 
 def read_reasons(completion: Completion, episode: Episode) -> Reasons:

@@ -13,6 +13,7 @@ from dreamgym.experience.prompts import (
     Answer,
     Telling,
     answer_text,
+    beginning,
     hidden_question,
     opening,
     question,
@@ -41,7 +42,7 @@ def asked_turns(
     Retrieval never returns the episode's own transitions, nor another attempt's at its task.
     """
     hidden = HiddenState(annotation.start)
-    past: Conversation = [opening(episode.task)]
+    past: Conversation = beginning(telling, episode.task)
     for note, step in zip(annotation.notes, episode.transitions(), strict=True):
         similar = []
         if retriever is not None and telling.k:
@@ -57,7 +58,7 @@ def asked_turns(
         asked = question(telling, past, step.state, step.action, facts, similar, episode.task)
         reason = note.reason if telling.reasoning else ""
         answer = Answer(step.next_state, step.reward, step.done, reason)
-        told = Message("assistant", answer_text(answer))
+        told = Message("assistant", answer_text(answer, telling))
         yield asked, told
         past = [*asked, told]
         hidden.update(note.facts)
@@ -92,7 +93,7 @@ def hidden_conversation(
 
 
 def variant_conversations(
-    episodes: Iterable[Episode], text: WorldText, rng: random.Random
+    episodes: Iterable[Episode], text: WorldText, telling: Telling, rng: random.Random
 ) -> list[Conversation]:
     """Pairs of logged tasks set in one room, the harder one second: one for every task that has
     any. A room with many tasks has so many pairs that they would crowd out all else.
@@ -122,11 +123,13 @@ def variant_conversations(
         for seed in here:
             ways = defaultdict(list)
             for task in here:
-                if told := way(seed, task):
-                    ways[told].append(task)
+                if kind := way(seed, task):
+                    ways[kind].append(task)
             if ways:
                 harder = rng.choice(rng.choice(list(ways.values())))
-                pairs.append([*variant_messages(seed), Message("assistant", harder.instruction)])
+                pairs.append(
+                    [*variant_messages(telling, seed), Message("assistant", harder.instruction)]
+                )
     return pairs
 
 
@@ -156,5 +159,5 @@ def experience_corpus(
         if telling.hidden and rng.random() < HIDDEN_SHARE:
             hidden = hidden_conversation(episode, annotation, text, rng)
             corpus.guesses.extend([hidden] if hidden else [])
-    corpus.guesses.extend(variant_conversations((e for e, _ in episodes), text, rng))
+    corpus.guesses.extend(variant_conversations((e for e, _ in episodes), text, telling, rng))
     return corpus

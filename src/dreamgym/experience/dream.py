@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dreamgym.experience.hidden import HiddenState
 from dreamgym.experience.model import ExperienceModel
-from dreamgym.experience.prompts import Answer, opening
+from dreamgym.experience.prompts import Answer, beginning
 from dreamgym.llm.base import Message
 from dreamgym.types import DreamFault, Ending, StepResult, Task
 
@@ -80,7 +80,8 @@ class DreamEnv:
         if not task.first_state:
             raise DreamFault("NO_FIRST_STATE", f"{task.id} has none: a dream cannot invent it")
         facts = await self._world.start_facts(task, self._group)
-        self.resume(Snapshot(task, self._group, task.first_state, facts, (opening(task),)))
+        past = tuple(beginning(self._model.config, task))
+        self.resume(Snapshot(task, self._group, task.first_state, facts, past))
         return self._state
 
     def resume(self, snapshot: Snapshot) -> None:

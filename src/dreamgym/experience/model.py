@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
@@ -10,8 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dreamgym.envs.text import WorldText
+from dreamgym.experience import instructed
 from dreamgym.experience.confidence import RAW, Calibration
-from dreamgym.experience.parse import read_answer
+from dreamgym.experience.parse import read_answer, strip_reasoning
 from dreamgym.experience.prompts import (
     Answer,
     Telling,
@@ -22,7 +24,7 @@ from dreamgym.experience.prompts import (
 )
 from dreamgym.llm.base import LLM, Message, Sampling
 from dreamgym.replay.retrieve import Retriever
-from dreamgym.types import DreamFault, Task
+from dreamgym.types import Completion, DreamFault, ModelFault, Task
 
 
 class ExperienceConfig(Telling):
@@ -49,6 +51,8 @@ class ExperienceConfig(Telling):
     """Who pays the reward: the goal checked on the dream's own facts where a reader can, or the
     model's own word, which those facts must then support. Under `facts` every disagreement with the
     model's claim is counted, under `model` an unsupported claim is a SPURIOUS fault."""
+    max_hidden_tokens: int = 2048
+    """For a whole hidden state, where an instructed model writes it in one answer."""
     hidden_tries: int = 4
     """Hidden states written for a task before it counts as one the world cannot contain."""
 
@@ -107,20 +111,63 @@ class ExperienceModel:
         places = self.text.places(task.first_state)
         logged = self.known.get(task.id, {})
         facts = {place: logged[place] for place in places if place in logged}
-        messages = [opening(task)]
-        for place, fact in facts.items():
+        missing = [place for place in places if place not in facts]
+        if self.config.instructed:
+            facts |= await self._draw_at_once(task, facts, missing, seed)
+        else:
+            facts |= await self._draw_by_place(task, facts, missing, seed)
+        return self.text.start_facts(task.instruction, task.first_state, facts)
+
+    async def _draw_at_once(
+        self, task: Task, known: Mapping[str, str], places: Sequence[str], seed: int
+    ) -> Mapping[str, str]:
+        """In one call, by a model that was told how."""
+        if not places:
+            return {}
+        examples = self._examples(task, seed)
+        messages = instructed.hidden_request(task, known, places, examples)
+        completion = await self._ask(messages, Sampling(1.0, self.config.max_hidden_tokens, seed))
+        try:
+            text, _, _ = strip_reasoning(completion.text)
+            return instructed.read_hidden(text or "", places)
+        except DreamFault as fault:
+            cut = completion.finish_reason == "length"
+            self.faults["HIDDEN_CUT" if cut else f"HIDDEN_{fault.kind}"] += 1
+            return {}  # the reader gives the places their empty facts
+
+    def _examples(self, task: Task, seed: int) -> Mapping[str, str]:
+        """What logs have shown of another task's places: how this world words a fact."""
+        others = [name for name in sorted(self.known) if name != task.id]
+        return self.known[random.Random(seed).choice(others)] if others else {}
+
+    async def _draw_by_place(
+        self, task: Task, known: Mapping[str, str], places: Sequence[str], seed: int
+    ) -> Mapping[str, str]:
+        """One question a place, as a fitted model has learnt to be asked."""
+        messages, drawn = [opening(task)], {}
+        for place, fact in known.items():
             messages += [hidden_question(place), Message("assistant", fact)]
         session = f"hidden/{task.id}/{seed}"
-        for index, place in enumerate(p for p in places if p not in facts):
+        for index, place in enumerate(places):
             messages.append(hidden_question(place))
             sampling = Sampling(1.0, self.config.max_tokens, seed * 997 + index)
-            completion = await self.llm.complete(messages, sampling, session=session)
+            completion = await self._ask(messages, sampling, session)
             if completion.finish_reason == "length" or not completion.text:
                 self.faults["HIDDEN_CUT"] += 1  # the reader gives this place its empty fact
-            facts[place] = completion.text
+            drawn[place] = completion.text
             messages.append(Message("assistant", completion.text, completion.ids))
         await self.llm.release(session)
-        return self.text.start_facts(task.instruction, task.first_state, facts)
+        return drawn
+
+    async def _ask(
+        self, messages: Sequence[Message], sampling: Sampling, session: str = ""
+    ) -> Completion:
+        """A model that gives no answer at all breaks the dream, not the run."""
+        try:
+            return await self.llm.complete(messages, sampling, session=session)
+        except ModelFault as fault:
+            self.faults[fault.kind] += 1
+            raise DreamFault(fault.kind, str(fault)) from fault
 
     def ask(
         self, past: Sequence[Message], state: str, action: str, facts: Sequence[str], task: Task
@@ -147,7 +194,7 @@ class ExperienceModel:
         for attempt in range(self.config.retries + 1):
             temperature = self.config.temperature if attempt == 0 else 1.0
             sampling = Sampling(temperature, budget, seed + attempt)
-            completion = await self.llm.complete(messages, sampling, session=session)
+            completion = await self._ask(messages, sampling, session)
             self.tally["answers"] += 1
             self.tally["asked_again"] += attempt > 0
             try:
@@ -184,6 +231,11 @@ class ExperienceModel:
 
     async def vary(self, task: Task, seed: int) -> str:
         """The instruction of a harder task in the same place (Eq. 6); empty where it was cut."""
-        sampling = Sampling(1.0, 48, seed)
-        completion = await self.llm.complete(variant_messages(task), sampling)
-        return "" if completion.finish_reason == "length" else completion.text.strip()
+        tokens = self.config.max_hidden_tokens if self.config.instructed else 48
+        sampling = Sampling(1.0, tokens, seed)
+        try:
+            completion = await self._ask(variant_messages(self.config, task), sampling)
+        except DreamFault:
+            return ""
+        text, _, _ = strip_reasoning(completion.text)
+        return "" if completion.finish_reason == "length" or text is None else text.strip()

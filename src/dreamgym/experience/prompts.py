@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dreamgym.experience import instructed
 from dreamgym.llm.base import Message, within_budget
 from dreamgym.settings import Settings
 from dreamgym.types import Task
@@ -72,6 +73,17 @@ class Telling(Settings):
     hidden: bool = True
     """The episode's facts on what an action names are shown: what the agent cannot see yet, and
     where it stands. Without them a dream has neither rules nor guards, and the model judges."""
+    instructed: bool = False
+    """The model is told in words what to do and answers in sections, as one must be that was never
+    fitted to this world; a fitted one reads bare messages."""
+
+
+FITTED = Telling()
+
+
+def beginning(telling: Telling, task: Task) -> list[Message]:
+    """What an episode's conversation begins with."""
+    return instructed.opening(task) if telling.instructed else [opening(task)]
 
 
 def question(
@@ -84,8 +96,12 @@ def question(
     task: Task,
 ) -> list[Message]:
     """All that the experience model is shown when it is asked about one action."""
+    facts = facts if telling.hidden else ()
+    if telling.instructed:
+        before = list(past) if telling.history else instructed.reopening(state, task)
+        return [*before, instructed.turn(action, facts, similar)]
     before = list(past) if telling.history else [reopening(state)]
-    told = lookup_message(facts if telling.hidden else (), similar, task.instruction)
+    told = lookup_message(facts, similar, task.instruction)
     return [*before, action_message(action), told]
 
 
@@ -102,13 +118,12 @@ def lookup_message(
     return Message("system", "\n".join([*shown, told]))
 
 
-def answer_text(answer: Answer) -> str:
+def answer_text(answer: Answer, telling: Telling = FITTED) -> str:
     """The target of Eq. 5, with the reward in it; also the shape that `parse` reads."""
-    body = {
-        "next_state": answer.next_state,
-        "reward": int(answer.reward) if answer.reward == int(answer.reward) else answer.reward,
-        "done": answer.done,
-    }
+    reward = int(answer.reward) if answer.reward == int(answer.reward) else answer.reward
+    if telling.instructed:
+        return instructed.answer_text(answer.next_state, str(reward), answer.done, answer.reason)
+    body = {"next_state": answer.next_state, "reward": reward, "done": answer.done}
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return f"<think>{answer.reason}</think>{text}" if answer.reason else text
 
@@ -117,6 +132,8 @@ def hidden_question(entity: str) -> Message:
     return Message("user", f"What is at the {entity}?")
 
 
-def variant_messages(task: Task) -> list[Message]:
+def variant_messages(telling: Telling, task: Task) -> list[Message]:
     """M_task of Eq. 6, which shares its parameters with the experience model."""
+    if telling.instructed:
+        return instructed.variant_request(task)
     return [opening(task), Message("user", VARIANT_REQUEST)]
