@@ -20,14 +20,14 @@ import shutil
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import dreamgym
-from dreamgym.settings import Origin, Settings, config_digest, dump_toml
+from dreamgym.settings import Origin, Settings, config_digest, dump_toml, operational
 from dreamgym.types import DreamGymError
 
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -217,10 +217,11 @@ def _start(folder: RunFolder, settings: Settings, origins: Mapping[str, Origin],
         write_json(path / "manifest.json", {**start, **facts, "resumed": []})
     else:
         manifest = folder.manifest()
-        changes = _changes(path / "config.toml", toml)
+        same = manifest["config_digest"] == config_digest(settings)
+        changes = _changes(path / "config.toml", toml, operational(type(settings)))
         if manifest["seed"] != seed:
             changes.insert(0, f"seed was {manifest['seed']}, is {seed}")
-        elif manifest["config_digest"] == config_digest(settings):
+        elif same:
             changes = []
         if changes:
             more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
@@ -230,19 +231,28 @@ def _start(folder: RunFolder, settings: Settings, origins: Mapping[str, Origin],
             )
         manifest["resumed"].append(start)
         write_json(path / "manifest.json", manifest)
+        if same and _read_flat(path / "config.toml") != _flat(tomllib.loads(toml)):
+            write_atomic(path / "config.toml", toml.encode())  # asked of another server, say
     if not (path / "config.toml").exists():  # new, or killed right after its manifest
         write_atomic(path / "config.toml", toml.encode())
 
 
-def _changes(path: Path, toml: str) -> list[str]:
-    try:
-        old = _flat(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
+def _changes(path: Path, toml: str, apart: Iterable[str]) -> list[str]:
+    """What is said otherwise now, `apart` from sections that a resumed run may change."""
+    old, new = _read_flat(path), _flat(tomllib.loads(toml))
+    if old is None:
         return ["its config.toml is gone or damaged"]
-    new = _flat(tomllib.loads(toml))
-    keys = [key for key in {**new, **old} if old.get(key) != new.get(key)]
+    named = tuple(f"{section}." for section in apart)
+    keys = [k for k in {**new, **old} if old.get(k) != new.get(k) and not k.startswith(named)]
     lines = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys]
     return lines or ["its config.toml was edited"]
+
+
+def _read_flat(path: Path) -> dict[str, Any] | None:
+    try:
+        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import json
 import logging
 import math
 import os
@@ -31,7 +32,7 @@ from tenacity import (
 )
 
 from dreamgym.llm.wire import Assembly, Unreadable
-from dreamgym.settings import Settings
+from dreamgym.settings import Operational
 from dreamgym.types import Completion, DreamGymError, ModelFault
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ _SHARE = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class ServerConfig(Settings):
+class ServerConfig(Operational):
     """How a server is asked; any that speaks OpenAI's protocol."""
 
     url: str = ""
@@ -69,6 +70,14 @@ class ServerConfig(Settings):
     """An SQLite file of replies: what was asked before is not asked again."""
     offline: bool = False
     """Only what stands in the cache; a call that does not is an error."""
+    usd_read: Annotated[float, Field(ge=0)] | None = None
+    """Dollars per million tokens read, where the list of prices does not know the model."""
+    usd_written: Annotated[float, Field(ge=0)] | None = None
+    """Dollars per million tokens written."""
+    max_usd: Annotated[float, Field(ge=0)] = 0.0
+    """No call is begun once a run has cost so many dollars; 0 is no limit."""
+    max_tokens: Annotated[int, Field(ge=0)] = 0
+    """The same in tokens, read and written; 0 is no limit."""
 
 
 class _Again(Exception):
@@ -183,6 +192,10 @@ class Transport:
             await client.aclose()
 
     async def complete(self, path: str, body: Mapping[str, Any], key: str) -> Completion:
+        """A whole answer; see `ask`."""
+        return (await self.ask(path, body, key)).completion()
+
+    async def ask(self, path: str, body: Mapping[str, Any], key: str) -> Assembly:
         """Ask until there is an answer; raises ModelFault after the deadline, and DreamGymError
         where asking again would not help. `key` names the call, to servers that know such keys."""
         flight = _Flight(time.monotonic())
@@ -207,9 +220,19 @@ class Transport:
             del self._flying[id(flight)]
         raise AssertionError("unreachable: the loop returns or raises")
 
+    async def get(self, path: str) -> Any:
+        """One small document, asked for once."""
+        try:
+            async with self._clients[0].stream("GET", path) as response:
+                if response.status_code != 200:
+                    raise ModelFault(f"HTTP_{response.status_code}")
+                return json.loads(await self._read(response))
+        except (httpx2.RequestError, Unreadable, ValueError) as error:
+            raise ModelFault("UNREADABLE", str(error)) from error
+
     async def _attempt(
         self, path: str, body: Mapping[str, Any], key: str, flight: _Flight
-    ) -> Completion:
+    ) -> Assembly:
         try:
             async with (
                 self.places.one(flight),
@@ -238,7 +261,7 @@ class Transport:
         log.info("%s: %s", self.url, again)
         return again
 
-    async def _post(self, path: str, body: Mapping[str, Any], key: str) -> Completion:
+    async def _post(self, path: str, body: Mapping[str, Any], key: str) -> Assembly:
         headers = {"Idempotency-Key": key}
         client = self._hands.pop()
         try:
@@ -247,7 +270,7 @@ class Transport:
         finally:
             self._hands.append(client)
 
-    async def _reply(self, response: httpx2.Response) -> Completion:
+    async def _reply(self, response: httpx2.Response) -> Assembly:
         if response.status_code != 200:
             raise await self._refusal(response)
         kind = response.headers.get("content-type", "")
@@ -255,9 +278,10 @@ class Transport:
             return await self._read_stream(response)
         assembly = Assembly()
         assembly.add(await self._read(response))
-        return assembly.completion()
+        assembly.require_end()
+        return assembly
 
-    async def _read_stream(self, response: httpx2.Response) -> Completion:
+    async def _read_stream(self, response: httpx2.Response) -> Assembly:
         """Server-sent events; an answer whose end is not told is none, however much there is."""
         assembly, size = Assembly(), 0
         lines = _lines(response.aiter_bytes(), self.config.max_bytes)
@@ -266,16 +290,18 @@ class Transport:
                 async with asyncio.timeout(self.config.idle_s if size else None):
                     line = await anext(lines)
             except StopAsyncIteration:
-                return assembly.completion()
+                break
             size += len(line) + 1
             data = line.removeprefix(b"data:").strip()
             if not line.startswith(b"data:") or not data:
                 continue  # comments keep the connection alive, and other fields say nothing here
             if data == b"[DONE]":
-                return assembly.completion()
+                break
             assembly.add(data)
             if assembly.degenerate:
-                return assembly.completion()
+                break
+        assembly.require_end()
+        return assembly
 
     async def _read(self, response: httpx2.Response) -> bytes:
         parts, size = [], 0

@@ -236,12 +236,16 @@ class Assembly:
             tail = "".join(self.text[-BLANKS:])
             self.degenerate = self.degenerate or bool(_BLANK_RUN.search(tail))
 
-    def completion(self) -> Completion:
-        """The whole reply; raises Unreadable where it has no end."""
+    def require_end(self) -> None:
+        """Raises Unreadable where the reply ends before it says that it does."""
         if self.degenerate:
             self.finish = "length"  # it would have gone on
         if self.finish is None:
             raise Unreadable("CUT_OFF", "the reply ends before it says that it does")
+
+    def completion(self) -> Completion:
+        """The whole reply."""
+        assert self.finish is not None, "a reply without an end is none"
         text = "".join(self.text)
         if self.thought:
             # an answer of nothing but thoughts is one whose thoughts were cut

@@ -5,11 +5,21 @@ is the one source of the recipe format, the flags, the printed help and the reso
 """
 
 from dreamgym.settings.load import load_config
-from dreamgym.settings.schema import FieldDoc, Origin, Settings, config_digest, describe, leaves
+from dreamgym.settings.schema import (
+    FieldDoc,
+    Operational,
+    Origin,
+    Settings,
+    config_digest,
+    describe,
+    leaves,
+    operational,
+)
 from dreamgym.settings.write import dump_toml
 
 __all__ = [
     "FieldDoc",
+    "Operational",
     "Origin",
     "Settings",
     "config_digest",
@@ -17,4 +27,5 @@ __all__ = [
     "dump_toml",
     "leaves",
     "load_config",
+    "operational",
 ]

@@ -30,6 +30,10 @@ class Settings(BaseModel):
     )
 
 
+class Operational(Settings):
+    """A section that says how a run is carried out, not what it is: a resumed run may change it."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
     """One leaf of the schema, in words and in values that JSON can hold."""
@@ -85,9 +89,22 @@ def section_of(field: FieldInfo | None) -> type[Settings] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
 
 
+def operational(model: type[Settings], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of the sections that a resumed run may change."""
+    for name, field in model.model_fields.items():
+        section = section_of(field)
+        if section is not None and issubclass(section, Operational):
+            yield prefix + name
+        elif section is not None:
+            yield from operational(section, f"{prefix}{name}.")
+
+
 def config_digest(settings: Settings) -> str:
     """Name a config by its content: equal digests, equal runs."""
     tree = settings.model_dump(mode="json")
+    for path in operational(type(settings)):
+        *sections, last = path.split(".")
+        del reduce(dict.__getitem__, sections, tree)[last]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
