@@ -22,6 +22,7 @@ from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.evaluate import evaluate
 from dreamgym.job import as_data, read_config
 from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.weights import load_model
 from dreamgym.replay.store import ReplayStore
 from dreamgym.train import eval_rollout
 
@@ -30,7 +31,7 @@ def rehearse(run: Path) -> dict[str, object]:
     """Success in the real world of the run's clone, of the control, and of the run's policy."""
     cfg = read_config(run)
     torch.manual_seed(cfg.seed)
-    model, tokenizer = build.load_model(run / "cloned")
+    model, tokenizer = load_model(run / "cloned")
     with ReplayStore(run / "replay.sqlite") as store:
         rows = build.demonstration_rows(cfg, store, tokenizer)
     readings = cfg.steps * cfg.learner.epochs * min(cfg.learner.demonstrations, len(rows))

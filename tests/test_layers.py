@@ -17,6 +17,7 @@ LAYERS = (
         "types",
         "settings",
         "run_folder",
+        "instructions",
         "llm",
         "agents",
         "envs",
@@ -28,6 +29,7 @@ LAYERS = (
     *(
         "gate",
         "config",
+        "llms",
         "build",
         "train_metrics",
         "train",

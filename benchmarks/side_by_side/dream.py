@@ -26,6 +26,8 @@ from dreamgym.envs.alfworld.reference import require_engine
 from dreamgym.envs.alfworld.world import AlfworldWorld
 from dreamgym.envs.base import Env
 from dreamgym.job import read_config
+from dreamgym.ledger import Ledger
+from dreamgym.llm.weights import load_model
 from dreamgym.replay.store import ReplayStore
 from dreamgym.types import Task, WorldFault
 from side_by_side.report import Outcome, Row, alternated, median
@@ -136,8 +138,8 @@ def dream(args: argparse.Namespace) -> Outcome:
     ):
         rollout = cfg.rollout.model_copy(update={"in_flight": args.in_flight})
         cfg = cfg.model_copy(update={"rollout": rollout})
-        world = build.make_dream(cfg, store, run / "experience")
-        size = sum(p.numel() for p in build.load_model(run / "experience")[0].parameters())
+        world = build.make_dream(cfg, store, run / "experience", Ledger())
+        size = sum(p.numel() for p in load_model(run / "experience")[0].parameters())
         makers: dict[str, tuple[Open, int]] = {
             "dream": (lambda i, task: world.make_env(task, i), args.in_flight),
             "engine": (lambda i, task: engine.make_env(task, i), args.workers),

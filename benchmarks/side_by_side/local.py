@@ -15,9 +15,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.algos.settings import LearnerConfig
-from dreamgym.build import load_model
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.weights import load_model
 from side_by_side.ours import SIZES, LongWinded, iterate, make_learner, row_lengths, save_random
 from side_by_side.report import Outcome, Row, alternated, median
 from side_by_side.shape import Load, Measured, Shape

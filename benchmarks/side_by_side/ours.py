@@ -20,11 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import dreamgym
 from dreamgym.algos.learner import Learner
 from dreamgym.algos.settings import LearnerConfig
-from dreamgym.build import load_model, save_model
 from dreamgym.envs.base import Env
 from dreamgym.llm.base import Message, Sampling
 from dreamgym.llm.local import LocalLLM
 from dreamgym.llm.tiny import train_tokenizer
+from dreamgym.llm.weights import load_model, save_model
 from dreamgym.rollout import RolloutConfig, collect
 from dreamgym.types import Completion, Ending, Group, StepResult, Task
 from side_by_side.shape import (

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from dreamgym import build
 from dreamgym.audit.bound import return_bound
 from dreamgym.audit_parts import NUM_TOLD, Audit, AuditConfig, Part, Tick
 from dreamgym.envs.alfworld.policies import PROBES
-from dreamgym.job import Progress, read_config
-from dreamgym.llm.local import LocalLLM
+from dreamgym.job import Progress, read_config, with_cache
+from dreamgym.ledger import Ledger
+from dreamgym.llms import limits_of, open_llm
 from dreamgym.replay.store import ReplayStore
 from dreamgym.run_folder import write_json
 from dreamgym.types import DreamGymError
@@ -56,7 +57,7 @@ VERSION = 2
 
 
 def _fingerprint(audit: Audit) -> str:
-    told = json.dumps([VERSION, asdict(audit.config), str(audit.judge_folder)])
+    told = json.dumps([VERSION, asdict(audit.config), audit.judge_name])
     digest = hashlib.sha256(told.encode())
     for name in ("experience", "cloned", "policy"):
         for path in sorted((audit.run / name).glob("*.*")):
@@ -94,15 +95,16 @@ def _bound(transitions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(
-    run: Path, config: AuditConfig, progress: Progress, judge_folder: Path | None = None
-) -> Iterator[Audit]:
+def opened(run: Path, config: AuditConfig, progress: Progress, judge: str = "") -> Iterator[Audit]:
     """A run folder's dream beside the real games it is judged by; needs no lock."""
-    cfg = read_config(run)
-    if not (run / "experience" / "model.safetensors").exists():
+    cfg = with_cache(read_config(run), run)
+    if not cfg.experience.llm and not (run / "experience" / "model.safetensors").exists():
         raise DreamGymError(f"{run} holds no experience model yet: run `dreamgym fit` first")
     games = build.make_games(cfg.world, cfg.seed).eval[: config.episodes]
-    llm = LocalLLM(*build.load_model(judge_folder), slots=16) if judge_folder else None
-    with ReplayStore(run / "replay.sqlite") as store:
-        dream = build.make_dream(cfg, store, run / "experience")
-        yield Audit(run, cfg, config, dream, games, store, progress, llm, judge_folder)
+    with (
+        ReplayStore(run / "replay.sqlite") as store,
+        closing(Ledger(limits_of(cfg.server), run / "audit" / "ledger.jsonl")) as ledger,
+    ):
+        llm = open_llm(judge, "judge", cfg.server, ledger, slots=16) if judge else None
+        dream = build.make_dream(cfg, store, run / "experience", ledger)
+        yield Audit(run, cfg, config, dream, games, store, progress, llm, judge)

@@ -43,6 +43,7 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.job import Progress
 from dreamgym.llm.base import LLM
 from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.weights import load_model
 from dreamgym.replay.retrieve import LexicalRetriever
 from dreamgym.replay.store import ReplayStore
 from dreamgym.rollout import RolloutConfig, collect, group_number
@@ -87,7 +88,7 @@ class Audit:
     store: ReplayStore
     progress: Progress
     judge: LLM | None = None
-    judge_folder: Path | None = None
+    judge_name: str = ""
 
     @property
     def model(self) -> ExperienceModel:
@@ -123,7 +124,7 @@ class Audit:
         made: dict[str, LLM] = {"random": RandomPolicy()}
         for name in ("cloned", "policy"):
             if (self.run / name / "config.json").exists():
-                weights = build.load_model(self.run / name)
+                weights = load_model(self.run / name)
                 made[name] = LocalLLM(*weights, slots=self.cfg.rollout.in_flight)
         return made | {"half expert": ExpertPolicy(noise=0.5), "expert": ExpertPolicy()}
 
@@ -286,7 +287,7 @@ async def groups(audit: Audit, tick: Tick) -> dict[str, Any]:
 
 async def opinion(audit: Audit, tick: Tick) -> dict[str, Any]:
     if audit.judge is None:
-        return {"skipped": "no judge was given: --judge FOLDER names a language model"}
+        return {"skipped": "no judge was given: --judge NAME names a language model"}
     logs = build.held_out_episodes(audit.games, audit.cfg.seed, len(audit.games))
     told = await predict(strictly(audit.model), logs)
     return await judge(audit.judge, told[:: max(1, len(told) // audit.config.judged)], tick)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from dreamgym.agents.prompt import acting_conversation
 from dreamgym.algos.batch import Row, conversation_row
@@ -27,15 +27,17 @@ from dreamgym.envs.alfworld.generate import generate_games
 from dreamgym.envs.alfworld.text import AlfworldText
 from dreamgym.envs.text import Annotation
 from dreamgym.experience.annotate import read_logs
-from dreamgym.experience.confidence import Calibration, calibrate
+from dreamgym.experience.confidence import RAW, Calibration, calibrate
 from dreamgym.experience.corpus import Conversation, experience_corpus
 from dreamgym.experience.dream import DreamWorld
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.ledger import Ledger
 from dreamgym.llm.chat import make_encoder
 from dreamgym.llm.copying import write_copying
 from dreamgym.llm.encoding import Codec
-from dreamgym.llm.local import LocalLLM
 from dreamgym.llm.tiny import make_llama, train_tokenizer
+from dreamgym.llm.weights import load_model, save_model
+from dreamgym.llms import open_llm
 from dreamgym.replay.checks import Provenance
 from dreamgym.replay.retrieve import LexicalRetriever
 from dreamgym.replay.store import ReplayStore
@@ -235,7 +237,7 @@ def _new_model(cfg: RunConfig, logs: Logs) -> tuple[PreTrainedModel, PreTrainedT
 
 
 def _calibrate(cfg: RunConfig, store: ReplayStore, experience: Path, logs: Logs) -> None:
-    dream = make_dream(cfg, store, experience)
+    dream = make_dream(cfg, store, experience, Ledger())
     predictions = asyncio.run(predict(dream.model, logs))
     told = [p.answer for p in predictions if p.answer is not None]
     right = [p.exact for p in predictions if p.answer is not None]
@@ -319,9 +321,13 @@ def held_out_episodes(
     return logs
 
 
-def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWorld:
-    """The dream over a fitted experience model, grounded in the store."""
-    model, tokenizer = load_model(experience)
+def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path, ledger: Ledger) -> DreamWorld:
+    """The dream over an experience model, the fitted one or any other, grounded in the store."""
+    name = cfg.experience.llm
+    if name:
+        calibration = RAW
+    else:
+        name, calibration = str(experience), Calibration.load(experience / CALIBRATION)
     text = AlfworldText()
     known: dict[str, dict[str, str]] = {}
     logs = read_logs(store, text) if cfg.experience.grounded else []
@@ -329,37 +335,11 @@ def make_dream(cfg: RunConfig, store: ReplayStore, experience: Path) -> DreamWor
         known[episode.task.id] = {**annotation.start, **known.get(episode.task.id, {})}
     return DreamWorld(
         ExperienceModel(
-            LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight),
+            open_llm(name, "dream", cfg.server, ledger, slots=cfg.rollout.in_flight),
             text,
             cfg.experience,
             retriever=LexicalRetriever.from_store(store) if cfg.experience.k else None,
             known=known,
-            calibration=Calibration.load(experience / CALIBRATION),
+            calibration=calibration,
         )
     )
-
-
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def load_model(source: Path | str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Hugging Face weights and tokenizer; safetensors only, no code from where they lie.
-
-    `source` is a folder, or the name of a model that is in the Hub's cache.
-    """
-    folder = Path(source)
-    local = isinstance(source, Path) or folder.exists()
-    if local and not (folder / "config.json").exists():
-        raise DreamGymError(f"{folder} holds no model: fit one first, or check the path")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, use_safetensors=True, dtype=torch.float32
-        )
-        return model.eval(), PreTrainedTokenizerFast.from_pretrained(source)
-    except OSError as error:
-        raise DreamGymError(
-            f"there is no model {source}: give a folder, or fetch it first (hf download {source}). "
-            f"{str(error).splitlines()[0]}"
-        ) from error

@@ -50,13 +50,20 @@ def config(*tokens: Tokens, json: bool = False) -> None:
         print(f"--{row.path.replace('_', '-')}  ({row.type}; {default})\n      {row.doc}")
 
 
-def doctor(*extras: str, json: bool = False) -> int:
-    """Check this machine and print what would fix it.
+def doctor(*extras: str, endpoint: str = "", model: str = "", json: bool = False) -> int:
+    """Check this machine and print what would fix it, or what a model server can do.
 
-    Fails when the core is broken, or an extra that you name: `dreamgym doctor alfworld`.
+    Fails when the core is broken, or an extra that you name: `dreamgym doctor alfworld`. With
+    `--endpoint URL` a server is asked what it can do (`--model`, if it has several) and the answer
+    kept for every later run that uses it.
     """
-    from dreamgym.doctor import examine, report
+    from dreamgym.doctor import examine, examine_server, report
 
+    if endpoint:
+        found = examine_server(endpoint, model)
+        told = {**found["findings"], "model": found["model"], "kept in": found["path"]}
+        print(json_text.dumps(found, indent=2) if json else _lines(told))
+        return 0
     checks = examine(extras)
     if json:
         print(json_text.dumps([asdict(check) for check in checks], indent=2))
@@ -88,6 +95,11 @@ def train(
     *tokens: Tokens,
     world: Literal["dream", "real"] | None = None,
     init: Path | None = None,
+    model: str = "",
+    experience_model: str = "",
+    endpoint: str = "",
+    max_usd: float = 0.0,
+    max_tokens: int = 0,
     run_dir: RunDir | None = None,
     fresh: Fresh = False,
     json: bool = False,
@@ -96,8 +108,18 @@ def train(
 
     `--init RUN` begins where that run ended, with its settings unless others are given; with
     `--world real` that is sim-to-real: the same loop in the real world, within a budget.
+    `--experience-model openai:MODEL` dreams with a model at `--endpoint URL` that needs no
+    training, until `--max-usd` or `--max-tokens` is spent; `--model smollm2` (or a folder, or a
+    name of the Hub) is the model that becomes policy and, unless another dreams, the dream.
     """
+    from dreamgym.llms import untrained
+
     recipes, flags = recipes_and_flags(tokens)
+    presets = [("model.pretrained", model), ("server.url", endpoint)]
+    presets += [("server.max_usd", f"{max_usd:g}" if max_usd else "")]
+    presets += [("server.max_tokens", str(max_tokens) if max_tokens else "")]
+    presets += [(f"experience.{key}", value) for key, value in untrained(experience_model)]
+    flags = [*(f"--{name}={value}" for name, value in presets if value), *flags]
     name = recipes[-1].stem if recipes else "default"
     if init is not None:
         name = f"{init.name}-{recipes[-1].stem if recipes else world or 'on'}"
@@ -149,15 +171,19 @@ def annotate(
     *,
     teacher: str = "rules",
     limit: int | None = None,
+    endpoint: str = "",
     in_flight: int = 8,
     usd_read: float | None = None,
     usd_written: float | None = None,
+    max_usd: float = 0.0,
+    max_tokens: int = 0,
     json: bool = False,
 ) -> None:
     """Write a reason for every offline transition of a store or run folder; goes on if killed.
 
-    `rules` finds the causes in the log itself. Any other teacher is a folder with a language model,
-    asked once an episode; prices are dollars per million tokens, unknown unless given.
+    `rules` finds the causes in the log itself. Any other teacher is a language model, asked once an
+    episode: `openai:MODEL` at an endpoint, a folder, `smollm2`. Prices are dollars per million
+    tokens, by our list unless given; the limits are hard.
     """
     from dreamgym.progress import RichProgress
     from dreamgym.replay.store import ReplayStore
@@ -169,12 +195,19 @@ def annotate(
         _require_train_extra()
         _use_cores()
     from dreamgym.job import annotate_logs
+    from dreamgym.ledger import Ledger
+    from dreamgym.llm.transport import ServerConfig
+    from dreamgym.llms import limits_of
 
     with ReplayStore(path) as replay:
-        report = annotate_logs(
-            replay, teacher, RichProgress(), limit=limit, in_flight=in_flight,
-            price=(usd_read, usd_written),
+        server = ServerConfig(
+            url=endpoint, in_flight=in_flight, usd_read=usd_read, usd_written=usd_written,
+            max_usd=max_usd, max_tokens=max_tokens,
         )  # fmt: skip
+        ledger = Ledger(limits_of(server))
+        report = annotate_logs(
+            replay, teacher, RichProgress(), limit=limit, server=server, ledger=ledger
+        )
     print(json_text.dumps(report, indent=2) if json else _lines(report))
 
 
@@ -285,14 +318,14 @@ def audit(
     episodes: int = 40,
     sequences: int = 10,
     replays: int = 5,
-    judge: Path | None = None,
+    judge: str = "",
     backend: Literal["fast", "engine"] = "fast",
     json: bool = False,
 ) -> None:
     """Judge a run's dream against held-out real play: audit.json, audit.md, audit.png, dreams.md.
 
     Next states beside two baselines, whole episodes in either world and the dream's actions
-    replayed in the real one, luck, probes, calibration; `--judge FOLDER` adds an LLM's opinion.
+    replayed in the real one, luck, probes, calibration; `--judge NAME` adds an LLM's opinion.
     """
     _require_train_extra()
     from dreamgym.audit_job import opened, run_audit

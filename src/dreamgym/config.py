@@ -10,6 +10,7 @@ from dreamgym.algos.settings import DPOConfig, LearnerConfig, SFTConfig
 from dreamgym.curriculum.curriculum import CurriculumConfig
 from dreamgym.experience.model import ExperienceConfig
 from dreamgym.gate import GateConfig
+from dreamgym.llm.transport import ServerConfig
 from dreamgym.rollout import RolloutConfig
 from dreamgym.settings import Settings
 
@@ -155,6 +156,7 @@ class RunConfig(Settings):
     experience: ExperienceConfig = ExperienceConfig(history=False)
     """Without the history, since our tiny models predict worse with it (README): what counts of the
     past stands in the facts. A larger model, or one without a hidden state, should have it."""
+    server: ServerConfig = ServerConfig()
     clone: CloneConfig = CloneConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -184,6 +186,11 @@ class RunConfig(Settings):
             raise ValueError(
                 f"the gate's {self.gate.tasks} tasks may use up most of real_budget each time: "
                 "lower gate.tasks, switch it off (gate.every = 0), or raise real_budget"
+            )
+        if self.experience.llm and not self.experience.instructed:
+            raise ValueError(
+                "experience.llm names a model that was never fitted to this world: it has to be "
+                "told what to do (experience.instructed = true)"
             )
         if self.world.min_places > self.world.max_places:
             raise ValueError("world.min_places exceeds world.max_places")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import lzma
 import os
 import platform
@@ -11,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 import dreamgym
 from dreamgym.types import DreamGymError
 
-CORE = ("cyclopts", "matplotlib", "numpy", "pydantic", "rich")
+CORE = ("cyclopts", "httpx2", "matplotlib", "numpy", "pydantic", "rich", "tenacity")
 TRAIN = ("torch", "transformers", "tokenizers", "safetensors")
 EXTRAS = ("train", "alfworld", "data")
 DISK_GB = 1.0
@@ -41,6 +43,25 @@ def examine(extras: Sequence[str] = ()) -> list[Check]:
             raise DreamGymError(f"no extra {extra!r}: there are {', '.join(EXTRAS)}")
     found = [*_core(), *_train(), *_alfworld(), *_data()]
     return [replace(check, required=check.part in ("core", *extras)) for check in found]
+
+
+def examine_server(url: str, model: str = "") -> dict[str, Any]:
+    """Ask a model server what it can do and keep the answer; raises DreamGymError where it answers
+    nothing."""
+    from dreamgym.llm.profile import probe_server, profile_path
+    from dreamgym.llm.transport import ServerConfig
+
+    # nobody waits an hour for a check, and a small model on a processor takes its time
+    config = ServerConfig(url=url, connect_s=10.0, attempt_s=120.0, deadline_s=150.0)
+    model, profile, findings = asyncio.run(probe_server(config, model))
+    path = str(profile_path(config, model))
+    return {
+        "url": url,
+        "model": model,
+        "profile": profile.model_dump(),
+        "findings": findings,
+        "path": path,
+    }
 
 
 def report(checks: Sequence[Check]) -> None:

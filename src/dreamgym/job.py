@@ -12,8 +12,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,8 +32,11 @@ from dreamgym.envs.metered import Meter, metered
 from dreamgym.evaluate import Evaluation, Rate, evaluate
 from dreamgym.experience.annotate import RULES, Teacher, annotate_by_rules, annotate_store
 from dreamgym.gate import Gate, alarm
-from dreamgym.ledger import Price
+from dreamgym.ledger import Ledger
 from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.transport import ServerConfig
+from dreamgym.llm.weights import load_model
+from dreamgym.llms import is_served, limits_of, open_llm, price_of, served_model
 from dreamgym.metrics_log import JsonlLog
 from dreamgym.replay.store import ReplayStore, copy_store
 from dreamgym.run_folder import RunFolder, settled, write_json
@@ -56,6 +59,7 @@ class Job:
     cfg: RunConfig
     folder: RunFolder
     progress: Progress
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def path(self) -> Path:
@@ -76,6 +80,18 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
     if cfg.learner.adapter.rank:
         require_peft()  # now, and not after the fit
     torch.manual_seed(cfg.seed)
+    with closing(Ledger(limits_of(cfg.server), job.path / "ledger.jsonl")) as ledger:
+        return _run_stages(replace(job, cfg=with_cache(cfg, job.path), ledger=ledger), until)
+
+
+def with_cache(cfg: RunConfig, run: Path) -> RunConfig:
+    """Replies are kept in the run folder, unless another file is named."""
+    cache = cfg.server.cache or str(run / "replies.sqlite")
+    return cfg.model_copy(update={"server": cfg.server.model_copy(update={"cache": cache})})
+
+
+def _run_stages(job: Job, until: str) -> dict[str, Any]:
+    cfg = job.cfg
     if cfg.init:
         job.stage("init", lambda: take_over(job))
     games = build.make_games(cfg.world, cfg.seed, cfg.gate.tasks if cfg.gated else 0)
@@ -98,6 +114,8 @@ def run_job(job: Job, *, until: str = "after") -> dict[str, Any]:
                 break
     if "after" in results:
         _warn_of_divergence(results)
+    if job.ledger.lines:
+        results["ledger"] = job.ledger.data()
     return results
 
 
@@ -183,6 +201,9 @@ def _num_offline(cfg: RunConfig) -> int:
 
 
 def _fit(job: Job, store: ReplayStore) -> dict[str, Any]:
+    """Nothing where neither the dream nor the policy begins from a fitted model."""
+    if job.cfg.experience.llm and job.cfg.clone.pretrained:
+        return {"skipped": f"{job.cfg.experience.llm} dreams untrained"}
     with job.progress.bar("fit experience model", job.cfg.fit.num_tokens) as tick:
         loss = build.fit_experience(
             job.cfg, store, job.path / "experience", lambda n, loss: tick(n, f"loss {loss:.2f}")
@@ -192,7 +213,7 @@ def _fit(job: Job, store: ReplayStore) -> dict[str, Any]:
 
 def _audit(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     """The dream's next states on held-out games, with the true hidden state given."""
-    dream = build.make_dream(job.cfg, store, job.path / "experience")
+    dream = build.make_dream(job.cfg, store, job.path / "experience", job.ledger)
     logs = build.held_out_episodes(games.eval, job.cfg.seed)
     with job.progress.bar("audit the dream", len(logs)) as tick:
         result = asyncio.run(next_state_fidelity(dream.model, logs))
@@ -215,9 +236,9 @@ def _clone(job: Job, store: ReplayStore) -> dict[str, Any]:
 def _measure(job: Job, games: build.Games, store: ReplayStore, weights: Path) -> dict[str, Any]:
     """Success in the real world on held-out games, and in dreams of tasks to train on."""
     cfg = job.cfg
-    model, tokenizer = build.load_model(weights)
+    model, tokenizer = load_model(weights)
     policy = LocalLLM(model, tokenizer, slots=cfg.rollout.in_flight + cfg.num_dreamt)
-    dream = build.make_dream(cfg, store, job.path / "experience")
+    dream = build.make_dream(cfg, store, job.path / "experience", job.ledger)
     tasks = build.training_tasks(games, store)[: cfg.num_dreamt]
 
     async def measure() -> tuple[Evaluation, Evaluation]:
@@ -276,9 +297,7 @@ def _learner(job: Job, store: ReplayStore) -> Learner:
     checkpoint = settled(job.path / "policy")
     cloned = job.path / "cloned"
     # adapters are put on what they were first put on; the checkpoint holds them apart as well
-    model, tokenizer = build.load_model(
-        cloned if cfg.learner.adapter.rank else checkpoint or cloned
-    )
+    model, tokenizer = load_model(cloned if cfg.learner.adapter.rank else checkpoint or cloned)
     held = cfg.learner.objective.kl > 0 and not cfg.learner.adapter.rank
     learner = Learner(
         model,
@@ -287,7 +306,7 @@ def _learner(job: Job, store: ReplayStore) -> Learner:
         temperature=cfg.rollout.temperature,
         num_updates=cfg.steps,
         demonstrations=build.demonstration_rows(cfg, store, tokenizer),
-        reference=build.load_model(cloned)[0] if held else None,
+        reference=load_model(cloned)[0] if held else None,
     )
     if checkpoint:
         learner.load_optimizer(checkpoint)
@@ -299,7 +318,7 @@ def _dream(job: Job, games: build.Games, store: ReplayStore) -> dict[str, Any]:
     cfg = job.cfg
     learner = _learner(job, store)
     tasks = build.training_tasks(games, store)
-    world = build.make_dream(cfg, store, job.path / "experience")
+    world = build.make_dream(cfg, store, job.path / "experience", job.ledger)
     text = world.model.text
     curriculum = Curriculum(
         tasks,
@@ -369,7 +388,7 @@ def measure_real(
     nothing."""
     cfg = read_config(run)
     folder = promoted(run) if weights == "policy" else run / weights
-    policy = LocalLLM(*build.load_model(folder), slots=cfg.rollout.in_flight)
+    policy = LocalLLM(*load_model(folder), slots=cfg.rollout.in_flight)
 
     async def measure() -> Evaluation:
         with progress.bar("measure", len(games)) as tick, AlfworldWorld(games, backend) as world:
@@ -388,10 +407,10 @@ def annotate_logs(
     progress: Progress,
     *,
     limit: int | None,
-    in_flight: int,
-    price: tuple[float | None, float | None],
+    server: ServerConfig,
+    ledger: Ledger,
 ) -> dict[str, Any]:
-    """Reasons for the store's offline episodes, by rules or by the language model in a folder."""
+    """Reasons for the store's offline episodes, by rules or by any language model."""
     with progress.bar(f"annotate by {teacher}", limit or store.counts()["real_episodes"]) as tick:
 
         def show(done: int, total: int) -> None:
@@ -400,8 +419,9 @@ def annotate_logs(
         if teacher == RULES:
             outcomes = annotate_by_rules(store, AlfworldText(), limit=limit, on_episode=show)
         else:
-            llm = LocalLLM(*build.load_model(Path(teacher)), slots=in_flight)
-            made = Teacher(llm, teacher, Price(*price), in_flight=in_flight)
+            llm = open_llm(teacher, "teacher", server, ledger, slots=server.in_flight)
+            price = price_of(served_model(teacher) if is_served(teacher) else teacher, server)
+            made = Teacher(llm, teacher, price, in_flight=server.in_flight)
             outcomes = asyncio.run(annotate_store(store, made, limit=limit, on_episode=show))
     return {
         "episodes": sum(outcomes.values()),

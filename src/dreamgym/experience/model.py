@@ -30,6 +30,10 @@ from dreamgym.types import Completion, DreamFault, ModelFault, Task
 class ExperienceConfig(Telling):
     """How a dream is dreamt."""
 
+    llm: str = ""
+    """Who answers in dreams: empty is the run's own fitted model; `openai:MODEL` is a model at
+    `server.url`, else a folder, a GGUF file, `smollm2` or a name in the Hub's cache. Such a model
+    needs no training; it should be `instructed`, with `k` 4 and the history."""
     max_tokens: int = 112
     """For one answer: reasoning, next state and reward."""
     temperature: float = 0.0

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamgym.build import load_model
 from dreamgym.config import RunConfig
 from dreamgym.envs.alfworld.games import Game, load_games
 from dreamgym.envs.alfworld.world import Backend
@@ -31,6 +30,7 @@ from dreamgym.job import (
     run_job,
 )
 from dreamgym.llm.local import LocalLLM
+from dreamgym.llm.weights import load_model
 from dreamgym.metrics_log import JsonlLog, read_jsonl
 from dreamgym.reproduce.final import costs, evaluation, play_games
 from dreamgym.reproduce.plan import CELLS, Block, Cell
