@@ -26,6 +26,7 @@ class ChaosServer:
         self.seen: Counter[str] = Counter()  # by idempotency key
         self.behaved: Counter[str] = Counter()
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.models = b'{"data": [{"id": "m", "max_model_len": 4096}]}'
         self.busy = self.most_busy = 0
         self.stopping = asyncio.Event()
 
@@ -53,6 +54,8 @@ class ChaosServer:
         headers = dict(
             line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
         )
+        if head.startswith("GET"):
+            return await self._reply(writer, 200, self.models)
         body = json.loads(await reader.readexactly(int(headers["content-length"])))
         self.requests.append((headers, body))
         key = headers["idempotency-key"]
